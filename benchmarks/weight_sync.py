@@ -1,13 +1,14 @@
-"""A weight sync by a folder against one by tensors in shared memory (runtime.engine.weight_sync), with one server for both.
+"""A weight sync by a folder against tensors in shared memory and a broadcast (runtime.engine.weight_sync), with one server for all.
 
     OMP_NUM_THREADS=1 python -m benchmarks.weight_sync MODEL [--dtype float32] [--rounds 5]
 
 MODEL is a folder with a model of transformers. The ways take turns, with other weights each round; printed are the bytes of the weights,
-HTTP requests, bytes that travel by HTTP, and the median seconds of each way with their ratio. The digests of both must agree.
+HTTP requests, bytes that travel by HTTP, and the median seconds of each way with their ratio. The digests of all must agree.
 """
 
 import argparse
 import json
+import os
 import statistics
 import tempfile
 import time
@@ -24,10 +25,13 @@ from dagrpo.engine.background import BackgroundLoop
 from dagrpo.engine.http import Endpoint
 from dagrpo.engine.interface import new_version
 from dagrpo.engine.pool import ServerPool
+from dagrpo.engine.sglang.broadcast import BroadcastGroup
 from dagrpo.engine.sglang.client import ServerClient
+from dagrpo.engine.sglang.command import HOST
 from dagrpo.engine.sglang.server import SGLangServer
 from dagrpo.engine.sglang.tensor_sync import buckets, obstacle_to_sharing, sync_device
 from dagrpo.engine.weight_files import WeightsFolder
+from dagrpo.utils.child_variables import interface_of, sockets_on
 
 
 class CountingClient(ServerClient):
@@ -51,6 +55,7 @@ def main() -> None:
     parser.add_argument("--dtype", choices=NAMED_DTYPES, default="float32")
     parser.add_argument("--rounds", type=int, default=5)
     given = parser.parse_args()
+    os.environ |= sockets_on(interface_of(HOST))
     engine = sglang.Config(max_total_tokens=8192, max_running_requests=8, start_timeout=600)
     with tempfile.TemporaryDirectory() as logs:
         log = Path(logs) / "server.log"
@@ -67,9 +72,11 @@ def _measure(given: argparse.Namespace, server: SGLangServer) -> None:
     with BackgroundLoop() as loop, WeightsFolder(given.model, None) as folder:
         client = CountingClient(server.endpoint, 600)
         version = new_version("first")
+        group = BroadcastGroup(HOST, device, 600)
         ways = {
             "folder": ServerPool([client], loop, folder, version),
             "tensors": ServerPool([client], loop, folder, version, buckets=partial(buckets, device=device)),
+            "distributed": ServerPool([client], loop, folder, version, buckets=group.buckets, group=group),
         }
         seconds: dict[str, list[float]] = {way: [] for way in ways}
         counts: dict[str, tuple[int, int]] = {}
@@ -84,7 +91,7 @@ def _measure(given: argparse.Namespace, server: SGLangServer) -> None:
                 seconds[way].append(time.perf_counter() - began)
                 counts[way] = client.requests, client.sent
                 digests.append(pool.digests())
-            assert digests[0] == digests[1], "the two ways give a server other weights"
+            assert digests[0] == digests[1] == digests[2], "the ways give a server different weights"
         loop.run(client.close())
     medians = {way: statistics.median(each[1:]) for way, each in seconds.items()}
     print("| way | MB of weights | HTTP requests | bytes by HTTP | seconds | ratio |\n|---|---|---|---|---|---|")

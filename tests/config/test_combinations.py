@@ -231,6 +231,26 @@ SEEING = {"fresh": {"vision": {"family": "qwen2_5_vl"}}}
         ),
         ({"runtime": {"engine": {"nodes": 1, "weight_sync": "tensors"}}}, "leave servers, nodes, own_gpus"),
         (
+            {"runtime": {"engine": {"nodes_per_server": 2}}},
+            "nodes_per_server is 2, but nodes is 0 and replicas 1: set nodes",
+        ),
+        (
+            {"runtime": {"engine": {"nodes": 3, "nodes_per_server": 2}}},
+            "nodes_per_server is 2, but nodes is 3 and replicas 1: set nodes to a multiple of 2 and replicas to 1",
+        ),
+        ({"runtime": {"engine": {"nodes": 2, "nodes_per_server": 2, "replicas": 2}}}, "replicas 2: set nodes"),
+        (
+            {"runtime": {"engine": {"nodes": 6, "nodes_per_server": 3}}},
+            "tensor_parallel x nodes_per_server is 3, which cannot divide 4 attention heads",
+        ),
+        (
+            {
+                "training": {"lora": {"rank": 4, "serving": "adapter"}},
+                "runtime": {"engine": {"nodes": 2, "nodes_per_server": 2}},
+            },
+            "set training.lora.serving to merged, or runtime.engine.nodes_per_server to 1",
+        ),
+        (
             {
                 "training": {"lora": {"rank": 4, "serving": "adapter"}},
                 "runtime": {"engine": {"nodes": 1, "weight_sync": "distributed"}},

@@ -14,7 +14,7 @@ from dagrpo.core.errors import TransientError
 from dagrpo.engine import ENGINES, nodes
 from dagrpo.engine.background import BackgroundLoop
 from dagrpo.engine.config import EngineConfig
-from dagrpo.engine.errors import ServerError, ServerUnreachable
+from dagrpo.engine.errors import ServerAway, ServerError, ServerUnreachable
 from dagrpo.engine.http import Endpoint, HttpServer
 from dagrpo.engine.sglang.server import free_port
 
@@ -66,7 +66,7 @@ def begun(monkeypatch: pytest.MonkeyPatch) -> list[FakeServer]:
 
 
 def _serve(folder: Path, number: int) -> None:
-    threading.Thread(target=nodes.serve, args=(folder, number, f"10.0.0.{number}"), daemon=True).start()
+    threading.Thread(target=nodes.serve, args=(folder, number, f"127.0.0.{number + 1}"), daemon=True).start()
 
 
 def _config(**more: int) -> EngineConfig:
@@ -78,7 +78,7 @@ def test_the_trainer_gets_the_servers_of_all_nodes_in_their_order(begun: list[Fa
         _serve(tmp_path, number)
     found = nodes.on_nodes(tmp_path, _config(nodes=2, replicas=2), tmp_path / "train.server.log", {"model": "/m"})
     names = ["train.server.log", "train.2.server.log", "train.3.server.log", "train.4.server.log"]
-    assert [each.address for each in found] == [f"http://10.0.0.{at // 2}/{name}" for at, name in enumerate(names)]
+    assert [each.address for each in found] == [f"http://127.0.0.{at // 2 + 1}/{name}" for at, name in enumerate(names)]
     assert [each.api_key for each in found] == [Path(name).stem for name in names]
     assert {each.options["model"] for each in begun} == {"/m"}
 
@@ -133,6 +133,45 @@ def test_a_server_that_cannot_begin_again_is_tried_a_few_times_and_leaves_the_ot
     while begun[1].tries < nodes.MOST_RESTARTS and time.monotonic() < deadline:
         time.sleep(0.01)
     assert [each.tries for each in begun] == [nodes.MOST_RESTARTS] * 2
+
+
+def test_the_nodes_of_one_server_share_a_store_and_the_first_of_them_answers(
+    begun: list[FakeServer], tmp_path: Path
+) -> None:
+    for number in range(4):
+        _serve(tmp_path, number)
+    config = _config(nodes=4, nodes_per_server=2, start_timeout=5)
+    found = nodes.on_nodes(tmp_path, config, tmp_path / "train.server.log", {"model": "/m"})
+    assert [each.address for each in found] == [
+        "http://127.0.0.1/train.server.log",
+        "http://127.0.0.3/train.3.server.log",
+    ]
+    parts = {Path(each.endpoint.address).name: each.options["part"] for each in begun}
+    first, second, third, fourth = (parts[name] for name in sorted(parts, key=lambda name: (len(name), name)))
+    assert [(each.number, each.of) for each in (first, second, third, fourth)] == [(0, 2), (1, 2)] * 2
+    assert first.store == second.store
+    assert third.store == fourth.store != first.store
+
+
+def test_a_part_of_a_server_that_dies_ends_its_node_with_the_reason(begun: list[FakeServer], tmp_path: Path) -> None:
+    ends: list[ServerAway] = []
+
+    def serve(number: int) -> None:
+        with pytest.raises(ServerAway) as raised:
+            nodes.serve(tmp_path, number, "127.0.0.1")
+        ends.append(raised.value)
+
+    _serve(tmp_path, 0)
+    thread = threading.Thread(target=serve, args=(1,))
+    thread.start()
+    config = _config(nodes=2, nodes_per_server=2, start_timeout=5)
+    nodes.on_nodes(tmp_path, config, tmp_path / "train.server.log", {"model": "/m"})
+    (own,) = (each for each in begun if each.options["part"].number == 1)
+    own.death = "The server died"
+    thread.join(10)
+    assert [str(end) for end in ends] == ["The server died"]
+    assert nodes.failure_of(tmp_path, 1) == "The server died"
+    assert len(begun) == 2, "none was begun again"
 
 
 @pytest.mark.parametrize("comes_back", [True, False])

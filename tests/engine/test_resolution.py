@@ -12,6 +12,7 @@ import pytest
 from dagrpo.core.section import HeadDtype
 from dagrpo.engine import sglang
 from dagrpo.engine.interface import AdapterForm
+from dagrpo.engine.servers import Part
 from dagrpo.engine.sglang.command import server_command, write_settings
 from dagrpo.utils.gpu_specs import gpu_named
 
@@ -73,6 +74,7 @@ class Case:
     adapter: bool = False
     release_memory: bool = False
     tensor_parallel: int = 1
+    machines: int = 1
     head_dtype: HeadDtype = None
 
     def to_resolve(self, folder: Path) -> dict[str, Any]:
@@ -92,6 +94,7 @@ class Case:
             version="initial",
             pictures=self.pictures,
             adapter=ADAPTER if self.adapter else None,
+            part=None if self.machines == 1 else Part(number=1, of=self.machines, store="10.0.0.1:29500"),
         )
         gpu = gpu_named(self.card)
         return {
@@ -111,6 +114,7 @@ EACH_KIND = [
     Case(card="L40S", dtype="float16", deterministic=True),
     Case(card="H100", dtype="bfloat16", deterministic=True, tensor_parallel=2),
     Case(card="RTX 4090", dtype="bfloat16", deterministic=False, tensor_parallel=2),
+    Case(card="H100", dtype="bfloat16", deterministic=True, tensor_parallel=8, machines=2),
 ]
 EVERY = [
     Case(card=card, dtype=dtype, deterministic=deterministic, **kind)
@@ -150,7 +154,7 @@ def test_sglang_resolves_every_command_line_to_an_attention_that_takes_its_type(
         assert decided["enable_fp32_lm_head"] is (case.head_dtype == "float32")
         assert (decided["max_total_tokens"], decided["max_running_requests"]) == (65_536, 256), case
         assert 0.5 < decided["mem_fraction_static"] < 0.95, (case, decided)
-        assert decided["tp_size"] == case.tensor_parallel
+        assert decided["tp_size"] == case.tensor_parallel * case.machines
         if case.deterministic:
             assert decided["sampling_backend"] == "pytorch", case  # flashinfer's ignores seeds
         if case.deterministic and case.tensor_parallel > 1:  # what depends on how many tokens are added up at once

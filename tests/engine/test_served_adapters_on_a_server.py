@@ -15,7 +15,8 @@ from dagrpo.checkpoints.tensors import StateTensors
 from dagrpo.core.types import Completion, ScoringRequest
 from dagrpo.engine import open_engine, sglang
 from dagrpo.engine.background import BackgroundLoop
-from dagrpo.engine.errors import ServerError
+from dagrpo.engine.errors import ServerAway, ServerError
+from dagrpo.engine.http import Endpoint
 from dagrpo.engine.interface import Adapter
 from dagrpo.engine.pool import ServerPool
 from dagrpo.engine.sglang.client import ServerClient
@@ -163,3 +164,23 @@ def test_a_server_elsewhere_serves_adapters_if_it_was_started_for_them(
     torch.testing.assert_close(_logprobs(completions), expected, atol=1e-5, rtol=0)
     with pytest.raises(ServerError, match=r"refused /load_lora_adapter \(400\): LoRA is not enabled.*--enable-lora"):
         opened(server)
+
+
+def test_a_server_that_was_started_again_after_an_adapter_answers_nothing_before_the_next_one(
+    tiny_model: Path, engine: sglang.Config, tmp_path: Path
+) -> None:
+    requests = batch(prompts=8, samples=2)
+    with SGLangServer(tiny_model, engine, tmp_path / "server.log", adapter=FORM) as server, BackgroundLoop() as loop:
+        folder = WeightsFolder(tiny_model, tmp_path / "weights")
+        client = ServerClient(Endpoint(address=server.address, api_key=server.api_key, comes_back=True), 120)
+        pool = ServerPool([client], loop, folder, STARTED_WITH, adapters=AdapterFolders(FORM, folder))
+        pool.load(adapter(tiny_model, 1), "first")
+        before = pool.generate(requests, lockstep=True)
+        pool.load(adapter(tiny_model, 2), "second")
+        server.process.kill_group()
+        with server.begun_again():
+            with pytest.raises(ServerAway, match=r"has lost the adapter second-.*: it was started again"):
+                pool.generate(requests, lockstep=True)
+            pool.load(adapter(tiny_model, 1), "first")
+            assert pool.generate(requests, lockstep=True) == before
+        loop.run(client.close())

@@ -22,7 +22,7 @@ def run_by_snakemake(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -
     with FileLock(f"{folder}.lock"):
         if not folder.exists():
             clones.clone(folder)
-            clones.run(folder, "snakemake", "--cores", "2", "target", timeout=900)
+            clones.run(folder, "snakemake", "--cores", "2", "target")
     return folder
 
 
@@ -40,7 +40,7 @@ def trained_again(run_by_snakemake: Path, tmp_path_factory: pytest.TempPathFacto
     process = clones.start(folder, "dvc", "repro", "--force", "--single-item", f"train@{clones.NAME}-3")
     clones.wait_for_step(folder, step)
     clones.kill(folder, *victim)
-    assert process.wait(timeout=600) == 0, (folder / "output.txt").read_text()[-4000:]
+    assert process.wait(timeout=clones.SECONDS) == 0, (folder / "output.txt").read_text()[-4000:]
     (folder / "output.txt").unlink()
     return folder
 
@@ -53,7 +53,7 @@ def finished(run_by_snakemake: Path, tmp_path_factory: pytest.TempPathFactory) -
     core = str(min(os.sched_getaffinity(0)))  # on one alone, where --cores all is 1: no byte depends on their number
     command = ("taskset", "-c", core, "dvc", "repro")
     _stopped_on_the_way(by_dvc, command)
-    clones.run(by_dvc, *command, timeout=900)
+    clones.run(by_dvc, *command)
     return by_snakemake, by_dvc
 
 

@@ -93,7 +93,8 @@ def test_a_host_that_is_gone_ends_the_other_with_a_sentence_and_the_run_resumes_
     assert said.splitlines()[-1] == "node 1 (b) has ended, or cannot be reached."
     if how == "cut_off":
         assert second.wait(SECONDS) == 1
-        return
+        link = ("link", "set", hosts[1].interface, "up")
+        subprocess.run(("ip", "-n", hosts[1].namespace, *link), check=True)
     again = launched(hosts, tmp_path, _command(inputs, tmp_path / "out"))
     said, _ = again[0].communicate(timeout=SECONDS)
     assert again[0].returncode == 0, said
@@ -102,21 +103,21 @@ def test_a_host_that_is_gone_ends_the_other_with_a_sentence_and_the_run_resumes_
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("road", [(), ("distributed",)])
+@pytest.mark.parametrize("how", [(), ("distributed",), ("divided",), ("divided", "distributed")])
 def test_servers_on_hosts_of_their_own_sample_the_bytes_of_servers_beside_the_trainer(
-    road: tuple[str, ...], hosts: tuple[Host, Host], tmp_path: Path
+    how: tuple[str, ...], hosts: tuple[Host, Host], tmp_path: Path
 ) -> None:
     model, other = make_tiny_model(tmp_path / "model"), tmp_path / "other"
     shutil.copytree(model, other)
     weights = {name: 1.1 * tensor for name, tensor in load_file(model / "model.safetensors").items()}
     save_file(weights, other / "model.safetensors", {"format": "pt"})
     models = [str(model), str(other)]
-    here = hosts[0].python(tmp_path, served.__file__, *models, "0", "here.json")
+    here = hosts[0].python(tmp_path, served.__file__, *models, "0", "here.json", *how[: how.count("divided")])
     said, _ = here.communicate(timeout=SECONDS)
     assert here.returncode == 0, said
     (tmp_path / ".state").mkdir()
     place = ("--nodes", "1+2", hosts[0].address, str(PATIENCE))
-    first = hosts[0].python(tmp_path, *LAUNCH, *place, "1", served.__file__, *models, "2", "there.json", *road)
+    first = hosts[0].python(tmp_path, *LAUNCH, *place, "1", served.__file__, *models, "2", "there.json", *how)
     others = [hosts[number % 2].python(tmp_path, "-c", JOINED, str(number)) for number in (1, 2)]
     said, _ = first.communicate(timeout=SECONDS)
     assert (first.returncode, *(each.wait(60) for each in others)) == (0, 0, 0), said

@@ -43,7 +43,7 @@ SchedulerParameters=sched_interval=2,batch_sched_delay=1
 GresTypes=gpu
 ReturnToService=2
 MpiDefault=none
-MinJobAge=600
+MinJobAge=7200
 KillWait=10
 NodeName=DEFAULT CPUs={cores} RealMemory={memory} State=UNKNOWN
 NodeName=n1 NodeHostname={host} NodeAddr=127.0.0.1 Port=16818 Gres=gpu:{gpus}

@@ -18,11 +18,13 @@ from dagrpo.cli.doctor.slurm import findings
 from dagrpo.config.documents import params_yaml
 from dagrpo.config.schema import parse
 from dagrpo.utils import slurm
+from dagrpo.utils.files import read_json
 from dagrpo.utils.tables import read_parquet
 
 pytestmark = [pytest.mark.dag, pytest.mark.nightly]
 COMMAND = ("taskset", "-c", "0", "snakemake", "--profile", "profiles/slurm", "target")  # a head with one core
 ELSEWHERE = ("unshare", "--pid", "--fork", "--mount-proc")  # a head that sees no process of the former one
+RUNTIME = cast("dict[str, Any]", clones.TINY["runtime"])
 ATTEMPT = ("/train-", "--attempt")  # words on the command line of the trainer
 
 
@@ -47,7 +49,7 @@ def run_by_slurm(tmp_path_factory: pytest.TempPathFactory) -> Path:
     while cluster.jobs_of("train", states="running"):
         assert len(clones.processes(folder, *ATTEMPT)) < 2
         time.sleep(0.2)
-    assert second.wait(timeout=900) == 0, (folder / "output.txt").read_text()[-4000:]
+    assert second.wait(timeout=clones.SECONDS) == 0, (folder / "output.txt").read_text()[-4000:]
     return folder
 
 
@@ -59,12 +61,25 @@ def _without_training(folder: Path) -> Path:
     return folder
 
 
+def _made(folder: Path) -> dict[str, Any]:
+    """Return the digests of all outputs, and of their records what does not tell that SLURM gave its jobs a GPU."""
+    made: dict[str, Any] = dict(clones.outputs(folder))
+    for name in filter(lambda name: name.endswith("provenance.json"), made):
+        record = read_json(folder / name)
+        del record["environment"]["device"]
+        record["inputs"] = {
+            path: digest for path, digest in record["inputs"].items() if not path.endswith("provenance.json")
+        }
+        made[name] = record
+    return made
+
+
 def test_a_head_that_is_killed_leaves_one_trainer_whose_results_are_kept(
     run_by_slurm: Path, run_by_snakemake: Path
 ) -> None:
     assert len(cluster.jobs_of("train")) == 1
     assert "which is gone: " in (run_by_slurm / "output.txt").read_text()
-    assert clones.outputs(run_by_slurm) == clones.outputs(run_by_snakemake)
+    assert _made(run_by_slurm) == _made(run_by_snakemake)
 
 
 def test_a_cancelled_job_and_one_whose_time_is_over_are_continued(
@@ -77,30 +92,59 @@ def test_a_cancelled_job_and_one_whose_time_is_over_are_continued(
     cluster.shown("scancel", cluster.jobs_of("train")[-1])
     clones.wait_for_step(folder, 5)
     cluster.shown("scontrol", "update", f"jobid={cluster.jobs_of('train')[-1]}", "TimeLimit=1")
-    assert head.wait(timeout=900) == 0, (folder / "output.txt").read_text()[-4000:]
+    assert head.wait(timeout=clones.SECONDS) == 0, (folder / "output.txt").read_text()[-4000:]
     assert len(cluster.jobs_of("train")) - before in (2, 3)  # training may end before SLURM looks at its clock
-    assert clones.outputs(folder) == clones.outputs(run_by_snakemake)
+    assert _made(folder) == _made(run_by_snakemake)
+
+
+def test_a_job_whose_node_fails_is_continued(run_by_slurm: Path, run_by_snakemake: Path, tmp_path: Path) -> None:
+    folder = _without_training(clones.copied(run_by_slurm, tmp_path / "clone"))
+    head = clones.start(folder, *COMMAND)
+    clones.wait_for_step(folder, 2)
+    for state in ("down", "resume"):
+        cluster.shown("scontrol", "update", "nodename=n1", f"state={state}", "reason=test")
+    assert head.wait(timeout=clones.SECONDS) == 0, (folder / "output.txt").read_text()[-4000:]
+    assert _made(folder) == _made(run_by_snakemake)
+
+
+def _trained(folder: Path, runtime: dict[str, Any], *command: str) -> dict[str, str]:
+    """Train a clone's policy with a change of section runtime; return the digests of what that leaves, without its record."""
+    policy = f"{clones.RUN}/policy/manifest.json"
+    params = parse(clones.TINY | {"runtime": RUNTIME | runtime})
+    (_without_training(folder) / "params.yaml").write_text(params_yaml(params))
+    clones.run(folder, "snakemake", policy, *command)
+    return _left_by_training(folder)
+
+
+def _left_by_training(folder: Path) -> dict[str, str]:
+    left = ("policy/", "rollouts/", "metrics.parquet", "held_out.parquet")
+    made = {name.removeprefix(f"{clones.RUN}/"): digest for name, digest in clones.outputs(folder).items()}
+    return {name: digest for name, digest in made.items() if name.startswith(left) and name != "policy/provenance.json"}
+
+
+ON_BOTH = ("--profile", "profiles/slurm", "--set-resources", "train:slurm_partition=both")
+
+
+def _require_both_nodes() -> None:
+    number = cluster.jobs_of("train")[-1]
+    assert cluster.shown("squeue", "--noheader", "--states=all", "--jobs", number, "--format=%N").strip() == "n[1-2]"
 
 
 def test_two_nodes_train_the_policy_of_two_processes_on_one(run_by_slurm: Path, tmp_path: Path) -> None:
-    policy = f"{clones.RUN}/policy/manifest.json"
-    commands = {
-        "nodes": ("snakemake", *COMMAND[4:6], policy, "--set-resources", "train:slurm_partition=both"),
-        "processes": ("snakemake", "--cores", "2", policy),
-    }
-    made, runtime = {}, cast("dict[str, Any]", clones.TINY["runtime"])
-    changes = {"nodes": {"nodes": 2}, "processes": {"training": runtime["training"] | {"processes": 2}}}
-    for key, command in commands.items():
-        folder = _without_training(clones.copied(run_by_slurm, tmp_path / key))
-        params = parse(clones.TINY | {"runtime": runtime | changes[key]})
-        (folder / "params.yaml").write_text(params_yaml(params))
-        clones.run(folder, *command)
-        own = {name: digest for name, digest in clones.outputs(folder).items() if name.startswith(f"{clones.RUN}/")}
-        own.pop(f"{clones.RUN}/policy/provenance.json")  # records section runtime
-        made[key] = own
-    number = cluster.jobs_of("train")[-1]
-    assert cluster.shown("squeue", "--noheader", "--states=all", "--jobs", number, "--format=%N").strip() == "n[1-2]"
-    assert made["nodes"] == made["processes"]
+    by_nodes = _trained(clones.copied(run_by_slurm, tmp_path / "nodes"), {"nodes": 2}, *ON_BOTH)
+    _require_both_nodes()
+    processes = {"training": RUNTIME["training"] | {"processes": 2}}
+    assert by_nodes == _trained(clones.copied(run_by_slurm, tmp_path / "processes"), processes, "--cores", "2")
+
+
+@pytest.mark.parametrize("weight_sync", [None, "distributed"])
+def test_a_server_on_a_node_of_its_own_samples_what_one_beside_the_trainer_does(
+    weight_sync: str | None, run_by_slurm: Path, tmp_path: Path
+) -> None:
+    engine = RUNTIME["engine"] | {"nodes": 1, "weight_sync": weight_sync}
+    by_nodes = _trained(clones.copied(run_by_slurm, tmp_path / "clone"), {"engine": engine}, *ON_BOTH)
+    _require_both_nodes()
+    assert by_nodes == _left_by_training(run_by_slurm)
 
 
 @pytest.mark.parametrize("trainer", ["verl", "megatron_lm"])

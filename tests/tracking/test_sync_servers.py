@@ -3,6 +3,7 @@
 import shutil
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -19,11 +20,12 @@ from dagrpo.tracking import sync
 
 
 @contextmanager
-def _refusing(status: int) -> Iterator[str]:
-    """The address of a server that answers everything with one status."""
+def _refusing(status: int, after: float = 0.0) -> Iterator[str]:
+    """The address of a server that answers everything with one status, `after` so many seconds."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
+            time.sleep(after)
             self.send_response(status)
             self.send_header("Content-Length", "0")
             self.end_headers()
@@ -66,28 +68,46 @@ def test_a_server_that_refuses_costs_no_result_and_is_named_in_a_sentence(
     assert len(stage_runs(fresh)) == 1
 
 
-@pytest.mark.parametrize("status", [401, 403])
-def test_a_server_that_refuses_the_credentials_is_named_before_any_work(
-    fresh: Path, monkeypatch: pytest.MonkeyPatch, status: int
+@pytest.mark.parametrize(("status", "after"), [(401, 0), (403, 0), (401, 3.5)], ids=["401", "403", "late"])
+def test_a_server_that_refuses_the_credentials_is_named_in_five_seconds_before_any_work(
+    fresh: Path, monkeypatch: pytest.MonkeyPatch, status: int, after: float
 ) -> None:
     monkeypatch.setenv("DAGRPO_TRACKING", "on")
     monkeypatch.delenv("MLFLOW_TRACKING_USERNAME", raising=False)
-    with _refusing(status) as address:
+    with _refusing(status, after) as address:
         monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://alice:s3cret@{address}")
+        began = time.monotonic()
         with pytest.raises(UserError) as refusal:
             sync.require_recordable()
+    assert time.monotonic() - began < 5
     assert str(refusal.value).startswith(
         f"http://{address} cannot record runs: it refuses the credentials ({status}): set MLFLOW_TRACKING_USERNAME"
     )
     assert str(refusal.value).endswith("or set DAGRPO_TRACKING=off to run without a record.")
 
 
-def test_a_server_that_is_away_or_busy_stops_no_run(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_is_away_busy_or_silent_stops_no_run_and_the_credentials_do_not_pass_for_good(
+    fresh: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setenv("DAGRPO_TRACKING", "on")
+
+    def require_told(address: str, why: str) -> None:
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://alice:s3cret@{address}")
+        began = time.monotonic()
+        sync.require_recordable()
+        assert time.monotonic() - began < 5
+        told = " ".join("".join(capfd.readouterr()).split())
+        assert f"Whether the MLflow server at http://{address} takes the credentials could not be asked ({why})" in told
+
     with _refusing(503) as address:
+        require_told(address, "it answers 503")
+    require_told(address, "[Errno 111] Connection refused")
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        require_told(f"127.0.0.1:{silent.getsockname()[1]}", "timed out")
+    with _refusing(200) as address:
         monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://{address}")
         sync.require_recordable()
-    sync.require_recordable()
+        assert "".join(capfd.readouterr()) == ""
     monkeypatch.setenv("DAGRPO_TRACKING", "later")
     with _refusing(401) as address:
         monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://{address}")

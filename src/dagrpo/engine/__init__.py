@@ -51,6 +51,7 @@ class Capabilities:
     release_memory: bool = False  # it leaves its GPU while the policy is updated: release_memory
     tensors_by_ipc: bool = False  # it opens tensors in the trainer's memory, on a GPU or a CPU: weight_sync
     tensor_parallel: bool = False  # it divides a model over several GPUs: tensor_parallel
+    spans_nodes: bool = False  # it divides a model over several machines: nodes_per_server
     elsewhere: bool = False  # it works with servers that run elsewhere: servers
 
 

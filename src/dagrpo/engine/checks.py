@@ -52,6 +52,8 @@ def _missing(section: str, config: EngineConfig) -> Iterator[str]:
         yield f"{section}.weight_sync is tensors"
     if config.nodes and engine_of(config).start is None:
         yield f"{section}.nodes is {config.nodes}"
+    if config.nodes_per_server > 1 and not able.spans_nodes:
+        yield f"{section}.nodes_per_server is {config.nodes_per_server}"
     if config.tensor_parallel > 1 and not able.tensor_parallel:
         yield f"{section}.tensor_parallel is {config.tensor_parallel}"
 
@@ -165,10 +167,11 @@ def _check_served_adapter(params: Params) -> None:
             "training.lora.serving is adapter, so that the engine keeps its weights, but runtime.engine.release_memory has it give "
             "them up for every update: set training.lora.serving to merged, or runtime.engine.release_memory to false"
         )
-    if engine.tensor_parallel > 1:
+    if engine.ranks > 1:
+        key = "tensor_parallel" if engine.tensor_parallel > 1 else "nodes_per_server"
         raise UserError(
-            f"training.lora.serving is adapter and runtime.engine.tensor_parallel {engine.tensor_parallel}, but what each GPU then "
-            "holds of an adapter cannot be verified: set training.lora.serving to merged, or runtime.engine.tensor_parallel to 1"
+            f"training.lora.serving is adapter and runtime.engine.{key} {getattr(engine, key)}, but what each GPU then "
+            f"holds of an adapter cannot be verified: set training.lora.serving to merged, or runtime.engine.{key} to 1"
         )
     if params.model.source == "fresh" and params.model.may_take_pictures:
         raise UserError(

@@ -53,6 +53,12 @@ class EngineConfig(Choice):
         "the first of runtime.nodes serves it. All see the project's folder under the same path. Other stages start their servers on their "
         "machine alone. Only for runtime.engine. See docs/cluster.md.",
     )
+    nodes_per_server: Annotated[int, Field(ge=1, le=64)] = Field(
+        1,
+        description="Machines of `nodes` that each server divides every layer over, with `tensor_parallel` GPUs on each, for a model that "
+        "is too large for one machine while it is trained. Must divide `nodes`, with 1 for `replicas`. Other stages serve the model on "
+        "`tensor_parallel` GPUs of their machine.",
+    )
     tensor_parallel: Annotated[int, Field(ge=1, le=64)] = Field(
         1,
         description="Number of GPUs that each server divides every layer over, for a model that is too large for one GPU, or to "
@@ -89,6 +95,16 @@ class EngineConfig(Choice):
         return self
 
     @model_validator(mode="after")
+    def _servers_span_whole_groups_of_nodes(self) -> Self:
+        span = self.nodes_per_server
+        if span > 1 and (not self.nodes or self.nodes % span or self.replicas > 1):
+            raise UserError(
+                f"nodes_per_server is {span}, but nodes is {self.nodes} and replicas {self.replicas}: set nodes to a multiple of {span} "
+                "and replicas to 1, or nodes_per_server to 1"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _tensors_reach_one_server_beside_the_trainer(self) -> Self:
         if self.weight_sync == "tensors" and (self.servers or self.nodes or self.own_gpus or self.gpus > 1):
             raise UserError(
@@ -101,6 +117,16 @@ class EngineConfig(Choice):
     def serves_elsewhere(self) -> bool:
         """Return True if the policy in training is served on other machines than the first."""
         return bool(self.servers) or self.nodes > 0
+
+    @property
+    def on_one_machine(self) -> Self:
+        """Return these parameters for a stage that starts its servers on its machine alone: all but training."""
+        return self.model_copy(update={"nodes": 0, "nodes_per_server": 1})
+
+    @property
+    def ranks(self) -> int:
+        """Return the number of processes that a server divides every layer over while the policy is trained."""
+        return self.tensor_parallel * self.nodes_per_server
 
     @property
     def gpus(self) -> int:

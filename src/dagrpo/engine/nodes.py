@@ -2,24 +2,27 @@
 
 The trainer describes its servers in a file of a folder that all nodes see, and only their user may enter; `python -m
 dagrpo.engine.nodes FOLDER NUMBER ADDRESS` on each of these nodes starts them, and answers with their addresses and keys in another.
-They run until that process ends. One that dies is started again, without weights: it gets requests after the next weight sync.
+They run until that process ends. One that dies is started again, without weights, or without its adapter: it gets requests after the
+next weight sync. One that several nodes share (nodes_per_server) ends the training with any of its parts, which starts again.
 """
 
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Protocol, Self
 
 from dagrpo.core.errors import UserError
 from dagrpo.engine import ENGINES
 from dagrpo.engine.config import FOLDER, EngineConfig
-from dagrpo.engine.errors import ServerError
+from dagrpo.engine.errors import ServerAway, ServerError
 from dagrpo.engine.http import Endpoint
-from dagrpo.engine.servers import StartedServer, start_all
+from dagrpo.engine.servers import Part, StartedServer, start_all
 from dagrpo.utils.console import say
+from dagrpo.utils.distributed import listening_store
 from dagrpo.utils.failures import exit_code_of, words_of
 from dagrpo.utils.files import read_json, write_json
 
@@ -47,7 +50,10 @@ class RestartableServer(StartedServer, Protocol):
         ...
 
     def begun_again(self) -> Self:
-        """Begin a server without weights in the place of this one, which is dead, with its address and key; return it."""
+        """Begin a server in the place of this one, which is dead, with its address and key; return it.
+
+        It lacks what it was sent since its start.
+        """
         ...
 
 
@@ -100,26 +106,50 @@ def serve(folder: Path, number: int, address: str) -> None:
     assert engine.start is not None
     start, log, options = engine.start, Path(described["log"]), described["options"]
 
-    def make(own_log: Path, gpus: str | None) -> RestartableServer:
-        server: RestartableServer = start(config, own_log, gpus, address, **options)
-        return server
+    with ExitStack() as stack, _part_of(folder, config, number, address) as part:
+        if part is not None:
+            options["part"] = part
 
-    with ExitStack() as stack:
+        def make(own_log: Path, gpus: str | None) -> RestartableServer:
+            server: RestartableServer = start(config, own_log, gpus, address, **options)
+            return server
+
         try:
             servers = start_all(stack, config, log, make, first=first)
+            answering = servers if part is None or part.number == 0 else []
+            ends = [{"address": each.endpoint.address, "api_key": each.endpoint.api_key} for each in answering]
+            write_json(folder / f"{number}.json", ends)
+            _watch(servers, folder, starts_again=part is None)
         except (ServerError, UserError) as error:
             write_json(folder / f"{number}.json", words_of(error))
             raise
-        ends = [{"address": each.endpoint.address, "api_key": each.endpoint.api_key} for each in servers]
-        write_json(folder / f"{number}.json", ends)
-        _watch(servers, folder)
 
 
-def _watch(servers: Sequence[RestartableServer], folder: Path) -> None:
+@contextmanager
+def _part_of(folder: Path, config: EngineConfig, number: int, address: str) -> Iterator[Part | None]:
+    """Yield this node's part of a server that several share; None where each has its own. The first of them opens their store."""
+    span, store = config.nodes_per_server, None
+    if span == 1:
+        yield None
+        return
+    note = folder / f"store_{number // span}.json"
+    if number % span == 0:
+        store, port = listening_store(address, 0, timedelta(seconds=config.start_timeout))
+        write_json(note, f"{address}:{port}")
+    while not note.is_file():
+        time.sleep(SECONDS_BETWEEN_LOOKS)
+    yield Part(number=number % span, of=span, store=read_json(note))
+    del store  # which ends when nothing refers to it
+
+
+def _watch(servers: Sequence[RestartableServer], folder: Path, *, starts_again: bool) -> None:
+    """Start dead servers again until the training has ended. Raises ServerAway where one is a part that cannot."""
     watched = [(server, MOST_RESTARTS) for server in servers]
     while folder.is_dir():
         for place, (server, left) in enumerate(watched):
             if left and (reason := server.diagnose()):
+                if not starts_again:
+                    raise ServerAway(reason)
                 say(f"{reason}. It is started again.")
                 watched[place] = (_begun_again(server), left - 1)
         time.sleep(SECONDS_BETWEEN_LOOKS)

@@ -183,11 +183,10 @@ class ServerPool(SessionServers):
         return [*await all_of(server.digests() for server in self._servers.values())]
 
     async def _load_everywhere(self, folder: Path) -> None:
-        lost = [] if self._adapters is not None else [*self._lost]  # with an adapter they lack its base weights, too
         await all_of(
             [
                 *(self._load(number, folder) for number in [*self._servers]),
-                *(self._take_back(each, folder) for each in lost),
+                *(self._take_back(each, folder) for each in [*self._lost]),
             ]
         )
         self._cache_is_empty = True
@@ -198,7 +197,7 @@ class ServerPool(SessionServers):
         client = self._lost[server]
         client.reconnect()
         try:
-            await client.load(folder, self._version)
+            await self._load_into(client, folder)
         except ServerError:  # it is still away, or no server of this engine
             return
         self._servers[server] = self._lost.pop(server)
@@ -206,10 +205,13 @@ class ServerPool(SessionServers):
 
     async def _load(self, server: int, folder: Path) -> None:
         try:
-            load = self._servers[server].load if self._adapters is None else self._servers[server].load_adapter
-            await load(folder, self._version)
+            await self._load_into(self._servers[server], folder)
         except DEAD as error:
             self._give_up(server, error)
+
+    async def _load_into(self, client: Client, folder: Path) -> None:
+        load = client.load if self._adapters is None else client.load_adapter
+        await load(folder, self._version)
 
     async def _ask_all(self, ask: _Ask[T], parts: Sequence[tuple[int, Sequence[int]]], *, empty_cache: bool) -> list[T]:
         """Return an answer to each request, in order; `parts` assigns the requests to servers."""

@@ -4,6 +4,7 @@ import hashlib
 import resource
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Protocol, TypeVar
@@ -18,6 +19,15 @@ from dagrpo.utils.devices import VISIBLE, visible_devices
 
 SUFFIX = ".server.log"
 MOST_OPEN_FILES = 65_536
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """Part of a server that several machines share."""
+
+    number: int  # of this machine, from 0; that one answers requests
+    of: int  # machines
+    store: str  # HOST:PORT of the store in which their processes find each other
 
 
 class StartedServer(Protocol):

@@ -28,13 +28,15 @@ from dagrpo.tracking.store_address import (
     without_password,
     without_user,
 )
+from dagrpo.utils.console import say
 from dagrpo.utils.full_disk import NEARLY_FULL, disk_of, free_on
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
 
 ANSWER_SECONDS = 10
-ACCESS_SECONDS = 3  # before work; `dvc repro` asks before each stage, and one that answers nothing is not refusing
+ACCESS_SECONDS = 4  # before work; `dvc repro` asks before each stage
+OTHER_CREDENTIALS = ("MLFLOW_TRACKING_AUTH", "MLFLOW_TRACKING_AWS_SIGV4")  # in whose place MLflow sends its own
 ARTIFACT_COLUMNS = (
     ("experiments", "artifact_location"),
     ("runs", "artifact_uri"),
@@ -102,40 +104,67 @@ def require_answer(uri: str) -> None:
 
 
 def require_access(uri: str) -> None:
-    """Raise UserError, before any work, if a server refuses the credentials.
+    """Raise UserError, before any work, if a server refuses the credentials, and say so if it cannot be asked.
 
-    One that is away may come back: its records wait. MLflow is imported only where a plain request is refused, since its own
-    client knows more kinds of credentials.
+    One that is away may come back: its records wait. MLflow, whose import takes seconds, is asked only where its own client may know other
+    credentials than a name with a password.
     """
-    if not is_server(uri) or not _refuses(uri):
+    if not is_server(uri):
         return
     try:
+        status = _status_of_a_question(uri)
+        why = "" if status in (200, *REFUSALS) else f"it answers {status}"
+    except (OSError, HTTPException) as error:
+        status, why = 0, one_line(str(getattr(error, "reason", error)) or type(error).__name__, LONGEST)
+    if why:
+        say(
+            f"Whether the MLflow server at {without_user(uri)} takes the credentials could not be asked ({why}). The work begins; no "
+            "result is lost if it refuses."
+        )
+    if status in REFUSALS and (_has_a_password(uri) or _refuses_the_client(uri)):
+        raise UserError(f"{without_user(uri)} cannot record runs: {_refused(status)}, {_REMEDY}.")
+
+
+def _refuses_the_client(uri: str) -> bool:
+    """Return True if MLflow's own client is refused, too."""
+    try:
         open_client(uri)
-    except Exception as error:  # the border to a server, which may answer anything
-        code = getattr(error, "get_http_status_code", lambda: 0)()
-        if code in REFUSALS:
-            raise UserError(f"{trouble_of_store(error, uri)}, {_REMEDY}.") from error
+    except Exception as error:  # noqa: BLE001  the border to a server, which may answer anything
+        return getattr(error, "get_http_status_code", lambda: 0)() in REFUSALS
+    return False
 
 
-def _refuses(uri: str) -> bool:
-    """Return True if a server answers a question for experiments with 401 or 403."""
+def _credentials(uri: str) -> tuple[str, str]:
+    """Return the name and the password that MLflow sends; "" for each that is not given."""
     parts = parts_of(uri)
-    address = f"{without_user(uri).rstrip('/')}/api/2.0/mlflow/experiments/search?max_results=1"
     user, password = (unquote(text) if text else "" for text in (parts.username, parts.password)) if parts else ("", "")
-    user = os.environ.get("MLFLOW_TRACKING_USERNAME") or user
-    password = os.environ.get("MLFLOW_TRACKING_PASSWORD") or password
+    return os.environ.get("MLFLOW_TRACKING_USERNAME") or user, os.environ.get("MLFLOW_TRACKING_PASSWORD") or password
+
+
+def _has_a_password(uri: str) -> bool:
+    """Return True if a name with a password is all that MLflow sends."""
+    return all(_credentials(uri)) and not any(os.environ.get(name) for name in OTHER_CREDENTIALS)
+
+
+def _status_of_a_question(uri: str) -> int:
+    """Return the status of a server's answer to a question for experiments. Raises OSError or HTTPException without an answer."""
+    address = f"{without_user(uri).rstrip('/')}/api/2.0/mlflow/experiments/search?max_results=1"
+    user, password = _credentials(uri)
     token = os.environ.get("MLFLOW_TRACKING_TOKEN")
     basic = f"Basic {base64.b64encode(f'{user}:{password}'.encode()).decode()}" if user else ""
     request = urllib.request.Request(address)
     if given := basic or (f"Bearer {token}" if token else ""):
         request.add_unredirected_header("Authorization", given)
     try:
-        with urllib.request.urlopen(request, timeout=ACCESS_SECONDS):
-            return False
+        with urllib.request.urlopen(request, timeout=ACCESS_SECONDS) as answer:
+            return int(answer.status)
     except urllib.error.HTTPError as error:
-        return error.code in REFUSALS
-    except (OSError, HTTPException):
-        return False
+        return error.code
+
+
+def _refused(status: int) -> str:
+    remedy = "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN"
+    return f"it refuses the credentials ({status}): {remedy}"
 
 
 def open_client(uri: str) -> "MlflowClient":
@@ -191,8 +220,7 @@ def trouble_of_store(error: Exception, uri: str) -> str:
     words = one_line((str(cause).strip().splitlines() or [type(cause).__name__])[0], LONGEST)
     database = database_path(uri)
     if isinstance(error, MlflowException) and is_server(uri) and error.get_http_status_code() in REFUSALS:
-        remedy = "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN"
-        words = f"it refuses the credentials ({error.get_http_status_code()})"
+        words, _, remedy = _refused(error.get_http_status_code()).partition(": ")
     elif database is not None:
         remedy = f"{remedy_for(database, words)}, or correct MLFLOW_TRACKING_URI"
     else:

@@ -1,12 +1,12 @@
 """The kind of device on which this process and its servers compute."""
 
 import os
-from typing import Literal
+from typing import Final, Literal
 
 from dagrpo.core.errors import UserError
 
 Kind = Literal["cpu", "cuda", "npu"]
-NPU = "npu"  # of Ascend
+NPU: Final = "npu"  # of Ascend
 VARIABLE = "DAGRPO_DEVICE"  # of this process, and of those that it starts
 # Each has gloo for what is on the CPU.
 COLLECTIVES = {"cpu": "gloo", "cuda": "cpu:gloo,cuda:nccl", NPU: "cpu:gloo,npu:hccl"}

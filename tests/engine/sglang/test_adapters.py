@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from dagrpo.engine.errors import ServerAway, ServerError
 from dagrpo.engine.http import Endpoint
 from dagrpo.engine.interface import AdapterForm, new_version
 from dagrpo.engine.pool import ServerPool
+from dagrpo.engine.sessions import SLICE
 from dagrpo.engine.sglang.client import ServerClient
 from dagrpo.engine.sglang.command import adapter_flags
 from dagrpo.engine.sglang.digests import SGLangWeights
@@ -63,21 +64,29 @@ class Serving:
         if path != "/generate":
             return 200, {"success": True}
         if set(body.get("lora_path", [None])) != {*self.loaded}:
-            return 400, {"error": {"message": "another adapter is loaded"}}
+            (name, *_) = body.get("lora_path", ["none"])
+            return 400, {"error": {"message": f"The following requested LoRA adapters are not loaded: {name}\nLoaded"}}
         if "logprob_start_len" in body and body["logprob_start_len"] != -1:
             return 200, scores(body, self.version)
         return 200, [reply(prompt[-1], self.version) for prompt in body["input_ids"]]
 
 
 def _with_pool(
-    address: str, tmp_path: Path, use: Callable[[ServerPool], None], *, serves_adapters: bool = True
+    address: str | Sequence[str],
+    tmp_path: Path,
+    use: Callable[[ServerPool], None],
+    *,
+    serves_adapters: bool = True,
+    comes_back: bool = False,
 ) -> None:
     (tmp_path / "like").mkdir(exist_ok=True)
+    addresses = [address] if isinstance(address, str) else address
     with BackgroundLoop() as loop, WeightsFolder(tmp_path / "like", tmp_path / "weights") as folder:
-        client = ServerClient(Endpoint(address=address), 5)
+        clients = [ServerClient(Endpoint(address=each, comes_back=comes_back), 5) for each in addresses]
         adapters = AdapterFolders(FORM, folder) if serves_adapters else None
-        use(ServerPool([client], loop, folder, STARTED_WITH, adapters=adapters))
-        loop.run(client.close())
+        use(ServerPool(clients, loop, folder, STARTED_WITH, adapters=adapters))
+        for client in clients:
+            loop.run(client.close())
 
 
 def test_a_version_that_somebody_has_removed_is_not_missed(tmp_path: Path) -> None:
@@ -167,6 +176,57 @@ def test_a_server_that_was_started_again_unseen_gets_no_adapter(serve: Serve, tm
             pool.load(_adapter(1), "step_1")
 
     _with_pool(serve(script).address, tmp_path, use)
+
+
+@pytest.mark.parametrize("asks", ["tokens", "logprobs"])
+def test_a_server_that_was_started_again_before_the_first_request_of_its_adapter_starts_the_stage_again(
+    asks: str, serve: Serve, tmp_path: Path
+) -> None:
+    script = Serving()
+
+    def use(pool: ServerPool) -> None:
+        pool.load(_adapter(0), "step_0")
+        script.loaded.clear()
+        with pytest.raises(ServerAway, match=r"has lost the adapter step_0-.*: it was started again"):
+            if asks == "tokens":
+                pool.generate([REQUEST], lockstep=True)
+            else:
+                pool.score([ScoringRequest(token_ids=(5, 7), first=1)], lockstep=True)
+
+    _with_pool(serve(script).address, tmp_path, use)
+
+
+def test_a_server_of_a_node_that_was_started_again_gets_the_next_adapter_before_its_next_request(
+    serve: Serve, tmp_path: Path
+) -> None:
+    scripts = Serving(), Serving()
+
+    def use(pool: ServerPool) -> None:
+        pool.load(_adapter(0), "step_0")
+        scripts[1].loaded.clear()
+        requests = [REQUEST] * 2 * SLICE
+        assert {each.weight_version for each in pool.generate(requests, lockstep=False)} == {"step_0"}
+        assert not scripts[1].loaded
+        pool.load(_adapter(1), "step_1")
+        scripts[0].loaded.clear()  # so that only the other one can answer
+        assert {each.weight_version for each in pool.generate(requests, lockstep=False)} == {"step_1"}
+
+    _with_pool([serve(each).address for each in scripts], tmp_path, use, comes_back=True)
+
+
+def test_a_server_elsewhere_that_was_started_again_perhaps_with_other_weights_stays_away(
+    serve: Serve, tmp_path: Path
+) -> None:
+    scripts = Serving(), Serving()
+
+    def use(pool: ServerPool) -> None:
+        for step in (0, 1, 2):
+            pool.load(_adapter(step), f"step_{step}")
+            scripts[1].loaded.clear()
+        assert pool.generate([REQUEST], lockstep=False)[0].weight_version == "step_2"
+
+    _with_pool([serve(each).address for each in scripts], tmp_path, use)
+    assert len(scripts[0].seen) == 3
 
 
 def test_a_server_that_keeps_an_earlier_version_is_refused(serve: Serve, tmp_path: Path) -> None:

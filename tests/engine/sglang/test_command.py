@@ -9,6 +9,7 @@ import pytest
 
 from dagrpo.core.section import HeadDtype
 from dagrpo.engine import sglang
+from dagrpo.engine.servers import Part
 from dagrpo.engine.sglang.command import (
     NPU_ATTENTION,
     PICTURE_FLAGS,
@@ -16,6 +17,7 @@ from dagrpo.engine.sglang.command import (
     picture_environment,
     server_command,
     server_environment,
+    shared_environment,
     write_settings,
 )
 from dagrpo.utils.threads import READ_BY_LIBRARIES
@@ -24,7 +26,13 @@ ENGINE = sglang.Config(tensor_parallel=2, max_total_tokens=2048, max_running_req
 
 
 def command(
-    tmp_path: Path, *, gpu: bool, deterministic: bool = True, pictures: bool = False, head_dtype: HeadDtype = None
+    tmp_path: Path,
+    *,
+    gpu: bool,
+    deterministic: bool = True,
+    pictures: bool = False,
+    head_dtype: HeadDtype = None,
+    part: Part | None = None,
 ) -> list[str]:
     return server_command(
         tmp_path,
@@ -37,6 +45,7 @@ def command(
         deterministic=deterministic,
         version="v-1",
         pictures=pictures,
+        part=part,
     )
 
 
@@ -53,6 +62,16 @@ def test_the_engine_parameters_reach_the_command_line(tmp_path: Path) -> None:
         f"--model-path {tmp_path}",
     ):
         assert flag in line
+
+
+def test_the_parts_of_a_server_find_each_other_in_a_store_that_none_of_them_opens(tmp_path: Path) -> None:
+    part = Part(number=1, of=3, store="10.0.0.1:29500")
+    line = " ".join(command(tmp_path, gpu=True, part=part))
+    assert "--tp-size 6" in line
+    assert "--nnodes 3 --node-rank 1 --dist-init-addr 10.0.0.1:29500" in line
+    environment = shared_environment(part)
+    assert environment["SGLANG_DISTRIBUTED_INIT_METHOD_OVERRIDE"] == "tcp://10.0.0.1:29500"
+    assert environment["TORCHELASTIC_USE_AGENT_STORE"] == "True"
 
 
 def test_a_server_that_divides_its_model_starts_beside_a_policy_and_on_a_cpu_without_numa_nodes() -> None:

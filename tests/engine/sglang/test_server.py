@@ -19,7 +19,7 @@ from tests.listening import beyond_loopback, open_sockets
 
 from dagrpo.engine import open_engine, sglang
 from dagrpo.engine.errors import ServerError
-from dagrpo.engine.interface import WITHOUT_WEIGHTS
+from dagrpo.engine.interface import WITHOUT_WEIGHTS, AdapterForm
 from dagrpo.engine.pool import ServerPool
 from dagrpo.engine.sglang.server import SGLangServer, free_port
 from dagrpo.utils.files import read_json, write_json
@@ -204,8 +204,9 @@ def test_a_port_that_another_server_took_in_between_is_left_to_it(
     other.wait()
 
 
-def test_a_server_begins_again_at_its_port_without_the_weights_that_were_removed(
-    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("form", [None, AdapterForm(rank=2, alpha=6, target_modules=("o_proj",))])
+def test_a_server_begins_again_at_its_port_with_weights_only_where_they_stay_the_same(
+    form: AdapterForm | None, tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = shutil.copytree(tiny_model, tmp_path / "model")
     launched: list[SGLangServer] = []
@@ -214,9 +215,10 @@ def test_a_server_begins_again_at_its_port_without_the_weights_that_were_removed
         launched.append(server)
 
     monkeypatch.setattr(SGLangServer, "_launch", launch)
-    server = SGLangServer(model, sglang.Config(), tmp_path / "log", version="step_1")
+    server = SGLangServer(model, sglang.Config(), tmp_path / "log", version="step_1", adapter=form)
     server.begin()
-    (model / "model.safetensors").unlink()
+    if form is None:
+        (model / "model.safetensors").unlink()
     host, port = server.address.removeprefix("http://").split(":")
     with socket.socket() as listening:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -228,6 +230,7 @@ def test_a_server_begins_again_at_its_port_without_the_weights_that_were_removed
     again = server.begun_again()
     assert launched == [server, again]
     assert again._version.startswith(WITHOUT_WEIGHTS)
+    assert again._has_weights == (form is not None)
     assert again.endpoint.address == server.endpoint.address
 
 

@@ -204,14 +204,16 @@ def test_gpus_that_divide_a_model_share_its_weights_and_as_much_of_the_cache_as_
 ) -> None:
     """Of 8 key-value heads, each of 16 ranks has one that another has, too."""
 
-    def server(ranks: int, *, gpu: bool) -> Memory:
-        return server_memory("server", shape, sglang.Config(tensor_parallel=ranks), "bfloat16", 1, gpu=gpu)
+    def server(ranks: int, *, gpu: bool, machines: int = 1) -> Memory:
+        engine = sglang.Config(tensor_parallel=ranks // machines, nodes_per_server=machines, nodes=machines)
+        return server_memory("server", shape, engine, "bfloat16", 1, gpu=gpu)
 
     cache = 2 * 65_536 * 57_344
     for ranks, shares in ((1, 1), (4, 4), (16, 8)):
         assert server(ranks, gpu=True).of("weights") == 2 * WEIGHTS // ranks
         assert server(ranks, gpu=True).of("key-value cache") == cache // shares
     assert server(4, gpu=False) == server(1, gpu=False)
+    assert server(4, gpu=True, machines=2) == server(4, gpu=True)
 
 
 def test_gpus_that_divide_a_model_share_the_time_of_sampling(shape: Shape) -> None:
@@ -221,6 +223,7 @@ def test_gpus_that_divide_a_model_share_the_time_of_sampling(shape: Shape) -> No
             params := qwen3({"runtime": {"engine": {"tensor_parallel": ranks}}}),
             Models(policy=shape),
             speed,
+            engine=params.runtime.engine,
             attempts=64,
             prompts=8,
             prompt=100,
@@ -229,6 +232,11 @@ def test_gpus_that_divide_a_model_share_the_time_of_sampling(shape: Shape) -> No
         for ranks in (1, 4)
     )
     assert divided == pytest.approx(alone / 4)
+
+
+def test_the_machines_of_a_server_in_training_are_not_there_for_evaluation() -> None:
+    engine = sglang.Config(tensor_parallel=8, nodes_per_server=2, nodes=4)
+    assert (engine.ranks, engine.on_one_machine.ranks, engine.on_one_machine.nodes) == (16, 8, 0)
 
 
 def test_on_a_cpu_servers_are_side_by_side(shape: Shape) -> None:

@@ -18,6 +18,7 @@ ROOT = Path(__file__).parents[3]
 NAME = "tiny"
 RUN = Path(f"results/{NAME}/runs/seed_3")
 STEPS = 8
+SECONDS = 1800  # that a run may take, on a busy machine
 TINY = {
     "experiment": {"name": NAME, "seeds": [3]},
     "data": {"arithmetic": {"train": 40, "test": 12, "levels": ["sum_1_digit"]}},
@@ -89,7 +90,7 @@ def start(folder: Path, *command: str) -> subprocess.Popen[str]:
         )
 
 
-def run(folder: Path, *command: str, timeout: float = 600) -> str:
+def run(folder: Path, *command: str, timeout: float = SECONDS) -> str:
     """Run a command in a clone to its end; its whole output, or AssertionError with it."""
     done = subprocess.run(
         command, cwd=folder, env=environment(folder), capture_output=True, text=True, timeout=timeout, check=False
@@ -114,7 +115,7 @@ def _digests(folder: Path) -> Iterator[tuple[str, str]]:
 
 def wait_for_step(folder: Path, step: int) -> None:
     """Return as soon as the training of a clone has recorded a step."""
-    deadline = time.monotonic() + 1800  # on a busy machine the stages before it take ten minutes
+    deadline = time.monotonic() + SECONDS
     while not list(folder.glob(f".state/*/metrics/step_{step:05d}.json")):
         assert time.monotonic() < deadline, (folder / "output.txt").read_text()[-4000:]
         time.sleep(0.02)

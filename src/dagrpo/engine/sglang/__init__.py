@@ -59,12 +59,12 @@ def check(config: Config, section: str, params: Params) -> None:
     fresh = params.model.fresh
     if params.model.source != "fresh" or section != "runtime.engine":
         return
-    if config.tensor_parallel > 1:
-        key = f"{section}.tensor_parallel"
+    if config.ranks > 1:
+        key = f"{section}.tensor_parallel{' x nodes_per_server' if config.nodes_per_server > 1 else ''}"
         if fresh.takes_pictures:
-            raise UserError(f"{key} is {config.tensor_parallel}, {NOT_WITH_PICTURES}")
+            raise UserError(f"{key} is {config.ranks}, {NOT_WITH_PICTURES}")
         heads, inner = fresh.num_attention_heads, fresh.intermediate_size
-        require_divided(heads, fresh.num_key_value_heads, inner, config.tensor_parallel, key)
+        require_divided(heads, fresh.num_key_value_heads, inner, config.ranks, key)
     vision = fresh.vision
     served = SERVED_PATCH_SIZES.get(vision.family, vision.patch_size)
     if vision.patch_size != served:
@@ -123,6 +123,7 @@ ENGINE = Engine(
         release_memory=True,
         tensors_by_ipc=True,
         tensor_parallel=True,
+        spans_nodes=True,
         elsewhere=True,
     ),
     open=_open,

@@ -28,6 +28,7 @@ from dagrpo.engine.sglang.digests import SGLangWeights
 from dagrpo.engine.sglang.images import files_of, pictures_to_be_checked, sent_ids, sent_pictures
 
 MOST_ABORTS = 16  # that are sent at a time
+UNKNOWN_ADAPTER = "LoRA adapters are not loaded"  # words with which a server refuses a request
 # A server's names of the parts of its memory that it can release.
 _WEIGHTS, _CACHE = "weights", "kv_cache"
 EMPTY_CACHE = f"/flush_cache?timeout={CONNECT_SECONDS}"  # empty the prefix cache; wait until the server is idle
@@ -49,6 +50,7 @@ class ServerClient:
         self.address = self._http.address
         self._vocabulary = vocabulary
         self._released = False  # its GPU memory
+        self._comes_back = endpoint.comes_back
         self._adapter: str | None = None  # that requests name; None: the weights alone answer them
         self._waiting: set[str] = set()  # identifiers of requests that are not answered yet
         self._aborted: set[str] = set()  # those of them that were aborted
@@ -79,7 +81,7 @@ class ServerClient:
             async with self._turn(identifiers):
                 await self._read_shared((request.input_ids, request) for request in requests)
                 self._require_wanted(identifiers)
-                answer = await self._http.post("/generate", self._body(requests, identifiers))
+                answer = await self._answer_to(self._body(requests, identifiers))
                 self._require_wanted(identifiers, answer)
                 return completions_of(answer, requests, self.address, version, self._vocabulary)
         finally:
@@ -154,7 +156,7 @@ class ServerClient:
             **self._named(len(requests)),
             **pictures_to_be_checked([files_of(request) for request in requests]),
         }
-        answer = await self._http.post("/generate", body)
+        answer = await self._answer_to(body)
         return scores_of(answer, requests, self.address, version)
 
     async def load(self, folder: Path, version: WeightVersion) -> None:
@@ -237,10 +239,8 @@ class ServerClient:
                 f"{folder} has gone before {self.address} could load the adapter in it: start again, and leave the folder alone while a "
                 "run uses it."
             ) from None
-        if self._adapter is not None and self._adapter not in loaded:
-            raise ServerAway(
-                f"{self.address} has lost the adapter {self._adapter}: it was started again, perhaps with other weights."
-            )
+        if self._adapter is not None and self._adapter not in loaded and not self._comes_back:
+            raise self._away()
         for other in sorted(loaded - {name}):
             loaded = await self._change_adapters("/unload_lora_adapter", {"lora_name": other})
         if loaded != {name}:
@@ -286,7 +286,21 @@ class ServerClient:
         if shared:
             token_ids, pictures = zip(*shared, strict=True)
             body = {"input_ids": token_ids, "sampling_params": {"max_new_tokens": 0}, **self._named(len(shared))}
-            await self._http.post("/generate", body | sent_pictures(pictures))
+            await self._answer_to(body | sent_pictures(pictures))
+
+    async def _answer_to(self, body: Mapping[str, Any]) -> bytes:
+        """Return the answer to a request. Raises ServerAway if the server lacks the adapter: it was started again."""
+        try:
+            return await self._http.post("/generate", {**body})
+        except ServerError as error:
+            if self._adapter is not None and UNKNOWN_ADAPTER in str(error):
+                raise self._away() from None
+            raise
+
+    def _away(self) -> ServerAway:
+        return ServerAway(
+            f"{self.address} has lost the adapter {self._adapter}: it was started again, perhaps with other weights."
+        )
 
     def _named(self, count: int) -> dict[str, Any]:
         """Return the request-body field that names the adapter for each of `count` prompts; {} without one."""

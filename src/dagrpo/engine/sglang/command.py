@@ -12,6 +12,7 @@ from typing import Any
 
 from dagrpo.core.section import HeadDtype
 from dagrpo.engine.interface import AdapterForm
+from dagrpo.engine.servers import Part
 from dagrpo.engine.sglang import PREFILL_TOKENS, Config
 from dagrpo.engine.sglang.toolkit import compiler_environment
 from dagrpo.utils.child_variables import LOOPBACK, is_of_a_launcher
@@ -91,11 +92,13 @@ def server_command(
     host: str = HOST,
     has_weights: bool = True,
     npu: bool = False,
+    part: Part | None = None,
 ) -> list[str]:
     """Return the command line. It names everything that decides how a batch is cut, instead of leaving it to the machine's size.
 
     pictures: whether the model accepts any. adapter: served beside the weights, if given. classifies: the model is a classifier.
     host: the address at which it listens. has_weights: whether it loads those of the model's folder. npu: the GPU is an NPU.
+    part: of a server that several machines share, if it is one.
     """
     flags = {
         "model-path": str(model.resolve()),
@@ -104,7 +107,7 @@ def server_command(
         "config": str(settings),
         "dtype": dtype,
         "weight-version": version,
-        "tp-size": str(config.tensor_parallel),
+        "tp-size": str(config.tensor_parallel * (1 if part is None else part.of)),
         "max-total-tokens": str(config.max_total_tokens),
         "max-running-requests": str(config.max_running_requests),
         "chunked-prefill-size": "-1" if classifies else str(PREFILL_TOKENS),
@@ -114,6 +117,8 @@ def server_command(
         "watchdog-timeout": str(max(300, config.request_timeout)),
         "log-level-http": "warning",
     }
+    if part is not None:
+        flags |= {"nnodes": str(part.of), "node-rank": str(part.number), "dist-init-addr": part.store}
     device_flags = _gpu_flags(config, dtype, deterministic=deterministic, npu=npu) if gpu else CPU_FLAGS
     return [
         sys.executable,
@@ -215,6 +220,19 @@ def divided_environment(ranks: int, *, gpu: bool) -> dict[str, str]:
     if gpu:
         return {"SGLANG_ENABLE_TP_MEMORY_INBALANCE_CHECK": "0"}
     return {"SGLANG_CPU_OMP_THREADS_BIND": "|".join([f"0-{(os.cpu_count() or 1) - 1}"] * ranks)}
+
+
+def shared_environment(part: Part) -> dict[str, str]:
+    """Return further environment variables for a part of a server that several machines share.
+
+    Its ranks find each other in a store that listens at one address (see nodes.py): SGLang's own listens at all. Without a queue of ZeroMQ
+    for broadcasts, rank 0 opens no further port: they go by gloo.
+    """
+    return {
+        "SGLANG_DISTRIBUTED_INIT_METHOD_OVERRIDE": f"tcp://{part.store}",
+        "TORCHELASTIC_USE_AGENT_STORE": "True",  # so that rank 0 joins the store, too, and opens none
+        "SGLANG_USE_MESSAGE_QUEUE_BROADCASTER": "0",
+    }
 
 
 def _is_dropped(name: str) -> bool:

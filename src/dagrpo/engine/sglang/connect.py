@@ -22,7 +22,7 @@ from dagrpo.engine.http import Endpoint
 from dagrpo.engine.interface import Adapter, AdapterForm, new_version
 from dagrpo.engine.nodes import OF_NODES, is_served_by_nodes, on_nodes
 from dagrpo.engine.pool import ServerPool
-from dagrpo.engine.servers import lock_elsewhere, most_connections, raise_open_files, start_all
+from dagrpo.engine.servers import Part, lock_elsewhere, most_connections, raise_open_files, start_all
 from dagrpo.engine.sglang import KEY_VARIABLE, Config
 from dagrpo.engine.sglang.answers import MOST_TOKENS
 from dagrpo.engine.sglang.broadcast import BroadcastGroup
@@ -77,7 +77,8 @@ def open_sglang(
         }
         group = _group_of(config) if adapter is None else None
         endpoints = _started(stack, config, log, options)
-        folder.remove_weights()  # in memory, as a rule, and read
+        if adapter is None or not is_served_by_nodes(config):  # where a server may be started again with them
+            folder.remove_weights()  # in memory, as a rule, and read
         pool = ServerPool(
             _clients(stack, loop, endpoints, config, model),
             loop,
@@ -90,7 +91,7 @@ def open_sglang(
             group=group,
         )
         if adapter is not None:
-            _serve(adapter, pool, folder, version)
+            pool.load(adapter.tensors, version)
         yield pool
 
 
@@ -110,11 +111,12 @@ def start_server(
     *,
     model: str,
     adapter: Mapping[str, Any] | None,
+    part: Part | None = None,
     **options: Any,
 ) -> SGLangServer:
-    """Return a server of these arguments, which JSON can take. It is not started."""
+    """Return a server, or a part of one, of these arguments, which JSON can take but for `part`. It is not started."""
     form = None if adapter is None else TypeAdapter(AdapterForm).validate_python(adapter)
-    return SGLangServer(Path(model), config, log, only_gpus=gpus, host=host, adapter=form, **options)
+    return SGLangServer(Path(model), config, log, only_gpus=gpus, host=host, adapter=form, part=part, **options)
 
 
 def _pool_elsewhere(
@@ -148,14 +150,9 @@ def _pool_elsewhere(
         return of_weights
     adapters = AdapterFolders(adapter.form, folder)
     of_adapters = ServerPool(clients, loop, folder, new_version(version), adapters=adapters)
-    _serve(adapter, of_adapters, folder, version)
+    folder.remove_weights()  # which are not read again
+    of_adapters.load(adapter.tensors, version)
     return of_adapters
-
-
-def _serve(adapter: Adapter, pool: ServerPool, folder: WeightsFolder, version: str) -> None:
-    """Load an adapter into servers that hold their weights; the files of the weights, which are not read again, are removed first."""
-    folder.remove_weights()
-    pool.load(adapter.tensors, version)
 
 
 def device_of_sync(config: Config, *, loads: bool = True) -> torch.device | None:
@@ -185,7 +182,7 @@ def _group_of(config: Config) -> BroadcastGroup | None:
     if config.weight_sync != "distributed" or not is_served_by_nodes(config):
         return None
     device = sync_device(torch.cuda.is_available())
-    return BroadcastGroup(first_address(), device, config.request_timeout, config.tensor_parallel)
+    return BroadcastGroup(first_address(), device, config.request_timeout, config.ranks)
 
 
 def _weights_folder(config: Config) -> Path | None:

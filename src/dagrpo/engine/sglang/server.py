@@ -31,6 +31,7 @@ from dagrpo.engine.errors import (
 )
 from dagrpo.engine.http import Endpoint
 from dagrpo.engine.interface import WITHOUT_WEIGHTS, AdapterForm, new_version
+from dagrpo.engine.servers import Part
 from dagrpo.engine.sglang import Config
 from dagrpo.engine.sglang.command import (
     HOST,
@@ -38,6 +39,7 @@ from dagrpo.engine.sglang.command import (
     picture_environment,
     server_command,
     server_environment,
+    shared_environment,
     write_settings,
 )
 from dagrpo.engine.sglang.model_check import require_servable
@@ -76,6 +78,7 @@ class SGLangServer:
         only_gpus: str | None = None,
         adapter: AdapterForm | None = None,
         classifies: bool = False,
+        part: Part | None = None,
     ) -> None:
         """Store the settings; `begin` starts the server.
 
@@ -83,7 +86,8 @@ class SGLangServer:
         `port` None: any free one. `version` is
         the server's name of its first weights. `keep_pictures`: see `picture_environment`. `only_gpus`: those that it sees,
         by index or UUID, with commas; None: all that this process sees, of which it takes the first ones. `adapter`: served beside
-        the weights, if given. `classifies`: the model is a sequence classifier.
+        the weights, if given. `classifies`: the model is a sequence classifier. `part`: of a server that several machines share; None:
+        it is whole.
         """
         self._model = model
         self._config = config
@@ -99,6 +103,7 @@ class SGLangServer:
         self._only_gpus = only_gpus
         self._adapter = adapter
         self._classifies = classifies
+        self._part = part
         self._port = 0
         self._process: WatchedProcess | None = None
         self._begun = False
@@ -119,6 +124,15 @@ class SGLangServer:
         return Endpoint(address=self.address, api_key=self.api_key, diagnose=self.diagnose)
 
     @property
+    def _ranks(self) -> int:
+        return self._config.tensor_parallel * (1 if self._part is None else self._part.of)
+
+    @property
+    def answers_requests(self) -> bool:
+        """Return False for a part of a server whose first machine answers."""
+        return self._part is None or self._part.number == 0
+
+    @property
     def process(self) -> WatchedProcess:
         """Return its main process, which leads the group of all of its processes."""
         assert self._process is not None, "not started"
@@ -127,7 +141,7 @@ class SGLangServer:
     def begin(self) -> None:
         """Start it without waiting until it is ready, which entering the context does."""
         if self._has_weights:
-            require_servable(self._model, self._config.tensor_parallel)
+            require_servable(self._model, self._ranks)
         self._port = free_port(self._wanted_port, self._host)
         self._process = self._launch(self._port)
         self._begun = True
@@ -172,11 +186,14 @@ class SGLangServer:
         self._resources.close()
 
     def begun_again(self) -> Self:
-        """Begin a server without weights in the place of this one, which is dead, with its address and key; return it."""
+        """Begin a server in the place of this one, which is dead, with its address and key; return it.
+
+        It has no weights, but those beside an adapter, which it lacks.
+        """
         self.stop()
         again = copy(self)
         again._stopping, again._resources = threading.Event(), ExitStack()
-        again._wanted_port, again._has_weights = self._port, False
+        again._wanted_port, again._has_weights = self._port, self._adapter is not None
         again._dead_worker, again._ready_at = None, 0
         again._version = new_version(WITHOUT_WEIGHTS).sent
         again.begin()
@@ -217,14 +234,17 @@ class SGLangServer:
             host=self._host,
             has_weights=self._has_weights,
             npu=npu,
+            part=self._part,
         )
         inherited = os.environ | ({} if self._only_gpus is None else {VISIBLE: self._only_gpus})
         environment = server_environment(
             inherited, scratch, gpu=gpu, leaves=self._config.release_memory, threads=self._config.threads, npu=npu
         )
-        if self._config.weight_sync == "distributed" and self._host != HOST:
+        if (self._config.weight_sync == "distributed" and self._host != HOST) or self._part is not None:
             environment |= sockets_on(interface_of(self._host))
-        environment |= divided_environment(self._config.tensor_parallel, gpu=gpu)
+        environment |= divided_environment(self._ranks, gpu=gpu)
+        if self._part is not None:
+            environment |= shared_environment(self._part)
         if pictures:
             environment |= picture_environment(deterministic=self._deterministic, keep=self._keep_pictures)
         return WatchedProcess(

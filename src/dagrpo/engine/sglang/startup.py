@@ -107,6 +107,11 @@ class Starting(Protocol):
         """Return its main process."""
         ...
 
+    @property
+    def answers_requests(self) -> bool:
+        """Return False for a part of a server whose first machine answers."""
+        ...
+
     def diagnose(self) -> str | None:
         """Return why it is dead; None if it is alive."""
         ...
@@ -118,9 +123,10 @@ def wait_until_ready(server: Starting, seconds: float, log: Path, tell: Callable
     Raises ServerError if it dies, takes longer than `seconds`, or a compiler hangs.
     """
     limit = StartLimit(seconds, time.monotonic())
+    questions = ("/health", "/model_info") if server.answers_requests else ("/health",)
     headers = {"Authorization": f"Bearer {server.endpoint.api_key}"}
     with httpx.Client(base_url=server.endpoint.address, headers=headers, timeout=5.0, trust_env=False) as http:
-        while not _is_ready(http):
+        while not _is_ready(http, questions):
             failure = server.diagnose()
             if failure is not None:
                 raise ServerError(failure)
@@ -143,10 +149,10 @@ def wait_until_ready(server: Starting, seconds: float, log: Path, tell: Callable
         http.post("/freeze_gc")  # emptying the cache collects garbage: 0.4 s otherwise
 
 
-def _is_ready(http: httpx.Client) -> bool:
+def _is_ready(http: httpx.Client, questions: Sequence[str]) -> bool:
     """Return True if it answers, and not another server that has taken its port: only ours knows the api key."""
     try:
-        return http.get("/health").status_code == 200 and http.get("/model_info").status_code == 200
+        return all(http.get(question).status_code == 200 for question in questions)
     except httpx.HTTPError:
         return False
 

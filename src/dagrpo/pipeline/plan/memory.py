@@ -70,7 +70,7 @@ def server_memory(what: str, shape: Shape, engine: EngineConfig, dtype: Dtype, r
 def _of_server(shape: Shape, engine: EngineConfig, dtype: Dtype, requests: int, *, gpu: bool) -> Iterator[Item]:
     each, running = BYTES[dtype], min(requests, engine.max_running_requests)
     beside = engine_of(engine).footprint
-    ranks = engine.tensor_parallel if gpu else 1  # on a CPU they are side by side
+    ranks = engine.ranks if gpu else 1  # on a CPU they are side by side
     over = f", over {ranks} GPUs" if ranks > 1 else ""
     how = f"{dtype}, {shape.weights:,} parameters{over}"
     yield Item(name="weights", bytes=-(-shape.weights // ranks) * each, how=how)
@@ -126,7 +126,7 @@ def _fullest_gpu(ranks: Sequence[Memory], servers: Sequence[tuple[EngineConfig, 
 
 
 def _sample(params: Params, models: Models, *, on_gpu: bool) -> StageMemory:
-    engine = params.runtime.engine
+    engine = params.runtime.engine.on_one_machine
     servers = _own_server(SERVER, params, models.policy, engine, engine.max_running_requests, on_gpu=on_gpu)
     return StageMemory(stage=sample.STAGE.name, on_device=tuple(server for _, server in servers))
 

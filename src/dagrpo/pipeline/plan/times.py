@@ -7,6 +7,7 @@ from typing import Literal
 from dagrpo.config.schema import Params
 from dagrpo.data.task import get_task
 from dagrpo.engine import engine_of, may_share_memory
+from dagrpo.engine.config import EngineConfig
 from dagrpo.pipeline.plan.amounts import BYTES, FLOAT32
 from dagrpo.pipeline.plan.measured import Measured
 from dagrpo.pipeline.plan.models import Models
@@ -111,6 +112,7 @@ def _train(params: Params, models: Models, speed: Speed) -> StageSeconds:
         params,
         models,
         speed,
+        engine=params.runtime.engine,
         attempts=prompts * settings.samples_per_prompt,
         prompts=prompts,
         prompt=usual_prompt(params, params.experiment.train, "train"),
@@ -181,7 +183,15 @@ def _saving(training: Training, speed: Speed) -> float:
 
 
 def sampling_seconds(
-    params: Params, models: Models, speed: Speed, *, attempts: int, prompts: int, prompt: int, lengths: Lengths
+    params: Params,
+    models: Models,
+    speed: Speed,
+    *,
+    engine: EngineConfig,
+    attempts: int,
+    prompts: int,
+    prompt: int,
+    lengths: Lengths,
 ) -> float:
     """Return the seconds of `attempts` completions of the greatest length for `prompts` prompts.
 
@@ -189,9 +199,11 @@ def sampling_seconds(
     weights, once for each step of decoding. In addition, reading every attempt's keys and values so far. GPUs with tensor parallelism share
     all of it; their communication is not counted.
     """
-    engine, shape, each = params.runtime.engine, models.policy, BYTES[params.rollout.dtype]
-    ranks = 1 if speed.cores else engine.tensor_parallel
-    servers = len(engine.servers) or (1 if speed.cores else engine.replicas) * max(1, engine.nodes)
+    shape, each = models.policy, BYTES[params.rollout.dtype]
+    ranks = 1 if speed.cores else engine.ranks
+    servers = len(engine.servers) or (1 if speed.cores else engine.replicas) * max(
+        1, engine.nodes // engine.nodes_per_server
+    )
     running = max(min(engine.max_running_requests, engine.max_total_tokens // lengths.whole), 1)
     attempts, prompts = -(-attempts // servers), -(-prompts // servers)
     steps = -(-attempts // running) * lengths.written
@@ -250,7 +262,14 @@ def _of_split(
         return None
     prompt, problems = usual_prompt(params, task, split), min(counts)
     return sampling_seconds(
-        params, models, speed, attempts=problems * samples, prompts=problems, prompt=prompt, lengths=lengths
+        params,
+        models,
+        speed,
+        engine=params.runtime.engine.on_one_machine,
+        attempts=problems * samples,
+        prompts=problems,
+        prompt=prompt,
+        lengths=lengths,
     )
 
 
