@@ -65,7 +65,7 @@ class Serving:
             return 200, {"success": True}
         if set(body.get("lora_path", [None])) != {*self.loaded}:
             (name, *_) = body.get("lora_path", ["none"])
-            return 400, {"error": {"message": f"The following requested LoRA adapters are not loaded: {name}\nLoaded"}}
+            return 400, {"error": {"message": f"Got LoRA adapter that has never been loaded: {name}\nAll"}}
         if "logprob_start_len" in body and body["logprob_start_len"] != -1:
             return 200, scores(body, self.version)
         return 200, [reply(prompt[-1], self.version) for prompt in body["input_ids"]]

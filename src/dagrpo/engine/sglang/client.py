@@ -28,7 +28,7 @@ from dagrpo.engine.sglang.digests import SGLangWeights
 from dagrpo.engine.sglang.images import files_of, pictures_to_be_checked, sent_ids, sent_pictures
 
 MOST_ABORTS = 16  # that are sent at a time
-UNKNOWN_ADAPTER = "LoRA adapters are not loaded"  # words with which a server refuses a request
+UNKNOWN_ADAPTER = "LoRA adapter that has never been loaded"  # words with which a server refuses a request
 # A server's names of the parts of its memory that it can release.
 _WEIGHTS, _CACHE = "weights", "kv_cache"
 EMPTY_CACHE = f"/flush_cache?timeout={CONNECT_SECONDS}"  # empty the prefix cache; wait until the server is idle
