@@ -271,8 +271,16 @@ SEEING = {"fresh": {"vision": {"family": "qwen2_5_vl"}}}
             "are not for a teacher, which one server on the first GPU serves",
         ),
         (
-            {"training": {"staleness": 1}, "runtime": {"reward_model": {"release_memory": True}}},
-            "runtime.reward_model.release_memory is to make room for the update",
+            {
+                "reward": {"components": {"reward_model": {"folder": "models/reward"}}},
+                "training": {"staleness": 1},
+                "runtime": {"reward_model": {"release_memory": True}},
+            },
+            "runtime.reward_model.release_memory leaves the GPU only between scores",
+        ),
+        (
+            {"runtime": {"reward_model": {"replicas": 3, "own_gpus": True}}},
+            "runtime.reward_model.replicas is 3, but reward.components has no reward_model: add it, or set the key to 1",
         ),
         (
             {"training": {"staleness": 1}, "runtime": {"engine": {"release_memory": True}}},
@@ -291,11 +299,15 @@ SEEING = {"fresh": {"vision": {"family": "qwen2_5_vl"}}}
         ),
         (
             {"runtime": {"device": "npu", "engine": {"replicas": 2}}},
-            "runtime.engine.replicas is 2, which needs GPUs: set it to 1, or runtime.device to null",
+            "runtime.engine.replicas is 2, which is not supported on NPUs: set it to 1, or runtime.device to null",
         ),
         (
             {"runtime": {"device": "npu", "engine": {"weight_sync": "tensors"}}},
-            "runtime.engine.weight_sync is tensors, which needs GPUs: set it to folder",
+            "runtime.engine.weight_sync is tensors, which is not supported on NPUs: set it to folder",
+        ),
+        (
+            {"runtime": {"device": "npu", "engine": {"attention_backend": "fa3"}}},
+            "runtime.engine.attention_backend is fa3, which is not supported on NPUs: set it to null",
         ),
         ({"runtime": {"teacher": {"weight_sync": "folder"}}}, "a teacher's weights are loaded once and never synced"),
         ({"runtime": {"teacher": {"release_memory": True}}}, "release_memory are not for a teacher"),

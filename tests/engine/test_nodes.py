@@ -41,6 +41,11 @@ class FakeServer:
 
     def __exit__(self, *_: object) -> None: ...
 
+    @property
+    def answers_requests(self) -> bool:
+        part = self.options.get("part")
+        return part is None or part.number == 0
+
     def diagnose(self) -> str | None:
         return self.death
 

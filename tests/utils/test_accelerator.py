@@ -9,6 +9,7 @@ import pytest
 
 from dagrpo.core.errors import UserError
 from dagrpo.utils import accelerator
+from dagrpo.utils.environment import environment
 
 TORCH_NPU = """
 import types, torch
@@ -48,6 +49,11 @@ def test_npus_without_torch_npu_are_an_error_that_says_what_to_install() -> None
     accelerator.choose("npu")
     with pytest.raises(UserError, match=r"torch_npu cannot be imported .*: install .*or set runtime\.device to null"):
         accelerator.kind()
+
+
+def test_npus_are_part_of_a_stages_identity() -> None:
+    assert environment(on_gpu=True, npu=True)["device"] == "npu"
+    assert environment(on_gpu=False, npu=True)["device"] == "cpu"
 
 
 def test_what_is_chosen_holds_until_something_else_is() -> None:

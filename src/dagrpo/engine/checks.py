@@ -180,7 +180,7 @@ def _check_served_adapter(params: Params) -> None:
 
 
 def _check_beside(params: Params, key: str, engine: EngineConfig, model: str) -> None:
-    """Raise UserError if an engine cannot serve a model beside the policy, whose weights are loaded once."""
+    """Raise UserError if the engine of a model whose weights are loaded once is set as for the policy."""
     if engine.weight_sync is not None:
         raise UserError(
             f"{key}.weight_sync is {engine.weight_sync}, but a {model}'s weights are loaded once and never synced: set it "
@@ -198,10 +198,24 @@ def _check_beside(params: Params, key: str, engine: EngineConfig, model: str) ->
         )
 
 
+def _require_nothing_asked(engine: EngineConfig) -> None:
+    """Raise UserError if GPUs are reserved for a reward model, and there is none."""
+    for key in ("replicas", "tensor_parallel", "own_gpus", "release_memory"):
+        default = type(engine).model_fields[key].default
+        if (own := getattr(engine, key)) != default:
+            raise UserError(
+                f"runtime.reward_model.{key} is {str(own).lower()}, but reward.components has no reward_model: add it, or set the key to "
+                f"{str(default).lower()}"
+            )
+
+
 def _check_reward_model(params: Params) -> None:
-    """Raise UserError if the engine of a reward model serves no classifiers."""
+    """Raise UserError if the engine of a reward model serves no classifiers, or is set up for none."""
     engine, model = params.runtime.reward_model, params.reward.components.get("reward_model")
-    if model is not None and model.counts and engine_of(engine).open_classifier is None:
+    if model is None or not model.counts:
+        _require_nothing_asked(engine)
+        return
+    if engine_of(engine).open_classifier is None:
         raise UserError(
             f"runtime.reward_model.name is {engine.name}, which serves no sequence classifiers: choose another engine, or leave "
             "reward_model out of reward.components"
@@ -214,10 +228,10 @@ def _check_reward_model(params: Params) -> None:
     if engine.release_memory and params.training.staleness:
         raise UserError(
             f"training.staleness is {params.training.staleness}, so that completions are scored while the policy is updated, but "
-            "runtime.reward_model.release_memory is to make room for the update: set one of them to 0 or false"
+            "runtime.reward_model.release_memory leaves the GPU only between scores: set one of them to 0 or false"
         )
     shared = {*engine.servers} & {*params.runtime.teacher.servers}
-    if model is not None and model.counts and params.algorithm.teacher.is_there and shared:
+    if params.algorithm.teacher.is_there and shared:
         raise UserError(
             f"runtime.reward_model.servers and runtime.teacher.servers both name {min(shared)}, which holds one model: give the "
             "reward model another server"

@@ -74,8 +74,8 @@ class EngineConfig(Choice):
     release_memory: bool = Field(
         False,
         description="Release the GPU memory of the stage's server while the policy is updated: its weights and its key-value cache are "
-        "freed, and allocated again with the new weights. Takes about a second of each step. A reward model's is released whenever it "
-        "scores nothing; its weights wait in host memory. Needs a GPU. Not for a teacher.",
+        "freed, and allocated again with the new weights. Takes about a second of each step. Needs a GPU. Not for a teacher. A reward "
+        "model's memory is released whenever it scores nothing; its weights wait in host memory.",
     )
     start_timeout: Annotated[int, Field(ge=1, le=604_800)] = Field(
         300,

@@ -43,7 +43,7 @@ class ServerUnreachable(ServerError):
 
 
 class ServerAway(ServerUnreachable, TransientError):
-    """Error of a server on another node of this training, which starts it again."""
+    """Error of a server on another node of this training: it is started again, or the stage is."""
 
 
 def reason_in(log: Path, start: int = 0) -> str | None:

@@ -29,7 +29,7 @@ class Endpoint:
     api_key: str | None = None
     # Returns why the server does not answer, None for an unknown reason; None: it runs elsewhere.
     diagnose: Callable[[], str | None] | None = None
-    comes_back: bool = False  # it runs on a node of this training, which starts it again
+    comes_back: bool = False  # it runs on a node of this training, which may start it again
 
 
 class HttpServer:

@@ -2,8 +2,8 @@
 
 The trainer describes its servers in a file of a folder that all nodes see, and only their user may enter; `python -m
 dagrpo.engine.nodes FOLDER NUMBER ADDRESS` on each of these nodes starts them, and answers with their addresses and keys in another.
-They run until that process ends. One that dies is started again, without weights, or without its adapter: it gets requests after the
-next weight sync. One that several nodes share (nodes_per_server) ends the training with any of its parts, which starts again.
+They run until that process ends. If one dies, its node starts it again; it gets requests after the next weight sync. If a part of
+one that several nodes share (nodes_per_server) dies, the stage is started again.
 """
 
 import os
@@ -43,6 +43,11 @@ class RestartableServer(StartedServer, Protocol):
     @property
     def endpoint(self) -> Endpoint:
         """Return its address and key, once started."""
+        ...
+
+    @property
+    def answers_requests(self) -> bool:
+        """Return False for a part of a server whose first machine answers."""
         ...
 
     def diagnose(self) -> str | None:
@@ -106,23 +111,23 @@ def serve(folder: Path, number: int, address: str) -> None:
     assert engine.start is not None
     start, log, options = engine.start, Path(described["log"]), described["options"]
 
-    with ExitStack() as stack, _part_of(folder, config, number, address) as part:
-        if part is not None:
-            options["part"] = part
+    def make(own_log: Path, gpus: str | None) -> RestartableServer:
+        server: RestartableServer = start(config, own_log, gpus, address, **options)
+        return server
 
-        def make(own_log: Path, gpus: str | None) -> RestartableServer:
-            server: RestartableServer = start(config, own_log, gpus, address, **options)
-            return server
-
-        try:
+    try:
+        with _part_of(folder, config, number, address) as part, ExitStack() as stack:  # servers end before their store
+            if part is not None:
+                options["part"] = part
             servers = start_all(stack, config, log, make, first=first)
-            answering = servers if part is None or part.number == 0 else []
-            ends = [{"address": each.endpoint.address, "api_key": each.endpoint.api_key} for each in answering]
+            answering = [each.endpoint for each in servers if each.answers_requests]
+            ends = [{"address": each.address, "api_key": each.api_key} for each in answering]
             write_json(folder / f"{number}.json", ends)
             _watch(servers, folder, starts_again=part is None)
-        except (ServerError, UserError) as error:
+    except (ServerError, UserError) as error:
+        if folder.is_dir():
             write_json(folder / f"{number}.json", words_of(error))
-            raise
+        raise
 
 
 @contextmanager
@@ -137,6 +142,8 @@ def _part_of(folder: Path, config: EngineConfig, number: int, address: str) -> I
         store, port = listening_store(address, 0, timedelta(seconds=config.start_timeout))
         write_json(note, f"{address}:{port}")
     while not note.is_file():
+        if not folder.is_dir():
+            raise ServerError("The training ended before this node's part of a server was started.")
         time.sleep(SECONDS_BETWEEN_LOOKS)
     yield Part(number=number % span, of=span, store=read_json(note))
     del store  # which ends when nothing refers to it

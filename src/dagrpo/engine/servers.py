@@ -96,8 +96,8 @@ def gpus_of(config: EngineConfig, visible: Sequence[str], reserved: int = 0) -> 
     free = visible[: max(0, len(visible) - reserved)]
     if len(free) < count:
         raise UserError(
-            f"replicas is {config.replicas} and tensor_parallel {each}, which takes {count} GPUs, but the number that is visible here "
-            f"({VISIBLE}) is {len(free)}: lower one of the two."
+            f"replicas is {config.replicas} and tensor_parallel {each}, which takes {count} GPUs, but {len(visible)} are visible here "
+            f"({VISIBLE}), of which other servers have {reserved} to themselves: lower one of the two."
         )
     own = free[-count:] if config.own_gpus else free[:count]
     return [",".join(own[first : first + each]) for first in range(0, count, each)]

@@ -12,16 +12,28 @@ from dagrpo.models.config import TEMPLATE_FAMILIES
 from dagrpo.utils.files import read_object, write_json, write_text
 
 _CONFIG = "tokenizer_config.json"
+MARK = "<|im_start|>"  # of a turn in ChatML
+
+
+def fitting_templates(folder: Path) -> list[str]:
+    """Return the names of our templates that fit a model: its family, and the tokens of ChatML."""
+    family = read_object(folder / CONFIG).get("model_type")
+    return [name for name, other in TEMPLATE_FAMILIES.items() if other == family and _knows_chatml(folder)]
+
+
+def _knows_chatml(folder: Path) -> bool:
+    path = folder / "tokenizer.json"
+    added = read_object(path).get("added_tokens", []) if path.is_file() else [{"content": MARK}]
+    return any(each["content"] == MARK for each in added)
 
 
 def replace_chat_template(folder: Path, name: str) -> None:
-    """Write the template `name` into a model's folder, as its only one. Raises UserError for a model of another family."""
-    family = read_object(folder / CONFIG).get("model_type")
-    expected = TEMPLATE_FAMILIES[name]
-    if family != expected:
+    """Write the template `name` into a model's folder, as its only one. Raises UserError for a model that it does not fit."""
+    if name not in fitting_templates(folder):
+        family = read_object(folder / CONFIG).get("model_type")
         raise UserError(
-            f"model.chat_template is {name}, which is for a {expected}, and the model is a {family}: set model.chat_template to own, or "
-            "choose another model."
+            f"model.chat_template is {name}, which is for a {TEMPLATE_FAMILIES[name]} with the token {MARK}, and the model is a {family}"
+            f"{'' if _knows_chatml(folder) else ' without it'}: set model.chat_template to own, or choose another model."
         )
     write_text(folder / "chat_template.jinja", TEMPLATES[name])
     (folder / "chat_template.json").unlink(missing_ok=True)

@@ -15,6 +15,7 @@ from dagrpo.engine import engine_of
 from dagrpo.pipeline.declaration import SEED, Stage
 from dagrpo.pipeline.identity import code_digest
 from dagrpo.trainer.config.runtime import Runtime
+from dagrpo.utils.accelerator import NPU
 from dagrpo.utils.environment import environment
 from dagrpo.utils.files import digest_of, read_json, sha256_of
 from dagrpo.utils.manifest import MANIFEST, FileEntry, fault_of_size, fault_since_read, listed_files
@@ -112,7 +113,9 @@ def record_of(stage: Stage, options: argparse.Namespace) -> dict[str, Any]:
         "job": options.job.stem,
         "params": job["params"],
         "code": code_digest(job["code"]),
-        "environment": environment(on_gpu=bool(stage.needs(runtime).gpus), packages=packages),
+        "environment": environment(
+            on_gpu=bool(stage.needs(runtime).gpus), npu=runtime.device == NPU, packages=packages
+        ),
         "inputs": digests,
     }
     is_seeded = stage.seeded(job["params"], inputs_of(options))

@@ -13,7 +13,7 @@ COLLECTIVES = {"cpu": "gloo", "cuda": "cpu:gloo,cuda:nccl", NPU: "cpu:gloo,npu:h
 
 
 def choose(device: Literal["npu"] | None) -> None:
-    """Let this process and those that it starts compute on NPUs; None: on GPUs where torch finds them, else on the CPU."""
+    """Set the device of this process and its children; None: a GPU if torch finds one, else the CPU."""
     if device is None:
         os.environ.pop(VARIABLE, None)
     else:

@@ -51,7 +51,8 @@ def own_devices(count: int) -> Iterator[list[str]]:
     if len(devices) < count:
         raise UserError(
             f"{count} GPUs are needed and this machine has {len(devices)}: lower runtime.training.processes (or that of sft) or "
-            "runtime.engine.replicas or tensor_parallel, set runtime.engine.own_gpus to false, or run on a machine with more."
+            "runtime.engine.replicas or tensor_parallel, set own_gpus of runtime.engine or runtime.reward_model to false, or run on a "
+            "machine with more."
         )
     with ExitStack() as locks:
         mine = _take(devices, count, locks)

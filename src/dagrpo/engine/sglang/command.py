@@ -181,7 +181,7 @@ def server_environment(
     SGLang's processes find each other by a file there: its default is a store that every host can read and write.
     leaves: whether it can release its GPU memory. Settings of torch's allocator are then dropped: with them its memory might not come
     from where torch-memory-saver looks.
-    threads: number for computing on a CPU. On a busy machine two of them wait for each other, spinning. npu: CUDA is of no use.
+    threads: number for computing on a CPU. On a busy machine two of them wait for each other, spinning. npu: without CUDA's variables.
     """
     dropped = OF_THE_ALLOCATOR if leaves else ()
     outer = {name: value for name, value in inherited.items() if not _is_dropped(name) and name not in dropped}

@@ -188,7 +188,7 @@ class SGLangServer:
     def begun_again(self) -> Self:
         """Begin a server in the place of this one, which is dead, with its address and key; return it.
 
-        It has no weights, but those beside an adapter, which it lacks.
+        Without an adapter it has no weights; with one it has the base weights and lacks the adapter.
         """
         self.stop()
         again = copy(self)

@@ -150,7 +150,10 @@ def wait_until_ready(server: Starting, seconds: float, log: Path, tell: Callable
 
 
 def _is_ready(http: httpx.Client, questions: Sequence[str]) -> bool:
-    """Return True if it answers, and not another server that has taken its port: only ours knows the api key."""
+    """Return True if it answers, and not another server that has taken its port: only ours knows the api key.
+
+    A part of a server that does not answer requests is asked for its sign of life alone, which needs no key.
+    """
     try:
         return all(http.get(question).status_code == 200 for question in questions)
     except httpx.HTTPError:

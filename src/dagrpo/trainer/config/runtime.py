@@ -31,6 +31,7 @@ ON_NPUS: dict[str, tuple[Any, ...]] = {  # what an engine may have there
     "release_memory": (False,),
     "own_gpus": (False,),
     "weight_sync": ("folder", None),
+    "attention_backend": (None,),
 }
 
 
@@ -254,8 +255,9 @@ class Runtime(Section):
         """Raise UserError for what needs CUDA, or was not written for NPUs."""
         engines = [(name, getattr(self, name)) for name in ("engine", "teacher", "reward_model")]
         for (name, config), (key, values) in product(engines, ON_NPUS.items()):
-            if (own := getattr(config, key)) not in values:
+            if (own := getattr(config, key, values[0])) not in values:
+                remedy = "null" if values[0] is None else str(values[0]).lower()
                 raise UserError(
-                    f"runtime.{name}.{key} is {str(own).lower()}, which needs GPUs: set it to {str(values[0]).lower()}, or "
+                    f"runtime.{name}.{key} is {str(own).lower()}, which is not supported on NPUs: set it to {remedy}, or "
                     "runtime.device to null"
                 )

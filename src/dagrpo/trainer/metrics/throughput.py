@@ -80,12 +80,12 @@ class Throughput:
 
     @classmethod
     def of(cls, model: PreTrainedModel, world: World, engine: EngineConfig) -> "Throughput":
-        """Return the throughput of a model that all ranks train on devices of one kind. Each server of the stage uses one such device."""
+        """Return the throughput of a model that all ranks train on devices of one kind, which the stage's servers use, too."""
         peak = peak_of(torch.cuda.get_device_name(world.device)) if world.device.type == "cuda" else None
         return cls(
             arithmetic=Arithmetic.of(model),
             update_peak=None if peak is None else peak * world.size,
-            rollout_peak=None if engine.servers or peak is None else peak * engine.replicas * max(1, engine.nodes),
+            rollout_peak=None if engine.servers or peak is None else peak * engine.gpus * max(1, engine.nodes),
         )
 
     def figures(self, rollouts: Rollouts, seconds: Mapping[str, float]) -> dict[str, float]:

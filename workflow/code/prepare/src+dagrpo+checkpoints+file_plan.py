@@ -1,0 +1,1 @@
+../../../src/dagrpo/checkpoints/file_plan.py

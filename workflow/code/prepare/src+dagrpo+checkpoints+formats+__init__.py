@@ -1,0 +1,1 @@
+../../../src/dagrpo/checkpoints/formats/__init__.py

@@ -1,0 +1,1 @@
+../../../src/dagrpo/checkpoints/tensors.py

@@ -1,0 +1,1 @@
+../../../src/dagrpo/models/chat_template.py
