@@ -199,7 +199,7 @@ def _check_beside(params: Params, key: str, engine: EngineConfig, model: str) ->
 
 
 def _require_nothing_asked(engine: EngineConfig) -> None:
-    """Raise UserError if GPUs are reserved for a reward model, and there is none."""
+    """Raise UserError if GPUs are reserved for a reward model, but reward.components has none that counts."""
     for key in ("replicas", "tensor_parallel", "own_gpus", "release_memory"):
         default = type(engine).model_fields[key].default
         if (own := getattr(engine, key)) != default:

@@ -12,7 +12,7 @@ from dagrpo.core.errors import UserError
 from dagrpo.data.card import Card
 from dagrpo.data.filters.prompt_length import require_tools_shown
 from dagrpo.data.prepare import prepare
-from dagrpo.models.chat_template import QWEN2_5_VL_TOOLS
+from dagrpo.models.chat_template import MARK, QWEN2_5_VL_TOOLS
 from dagrpo.utils.files import write_json
 
 UNTOLD = "{% for message in messages %}<|{{ message.role }}|>{{ message.content }}<|end|>{% endfor %}"
@@ -50,6 +50,9 @@ def test_a_task_whose_tools_the_template_leaves_out_is_refused_with_what_to_do(m
 
 def test_the_remedy_names_our_template_for_the_family_that_has_one(model: Path) -> None:
     write_json(model / "config.json", {"model_type": "qwen2_5_vl"})
+    tokenizer = load_tokenizer(model)
+    tokenizer.add_tokens([MARK], special_tokens=True)
+    tokenizer.save_pretrained(model)
     with pytest.raises(
         UserError, match=r"would never learn of it: set model\.chat_template to qwen2_5_vl_tools, choose"
     ):
