@@ -37,7 +37,7 @@ def test_servers_with_gpus_to_themselves_have_the_last_ones() -> None:
 def test_a_reward_model_with_gpus_to_itself_leaves_the_last_ones_to_the_policys_servers() -> None:
     own = sglang.Config(own_gpus=True)
     assert gpus_of(own, ["0", "1", "2", "3"], reserved=2) == ["1"]
-    with pytest.raises(UserError, match="1 are visible here .*, of which other servers have 1 to themselves"):
+    with pytest.raises(UserError, match=r"1 are visible here .*, of which other servers have 1 to themselves"):
         gpus_of(own, ["0"], reserved=1)
 
 
@@ -48,7 +48,8 @@ def test_one_server_without_a_gpu_to_itself_sees_what_its_stage_sees() -> None:
 
 def test_more_servers_than_gpus_are_refused() -> None:
     with pytest.raises(
-        UserError, match=r"replicas is 2 and tensor_parallel 2, which takes 4 GPUs, but 3 are visible here .*: lower one of the two\."
+        UserError,
+        match=r"replicas is 2 and tensor_parallel 2, which takes 4 GPUs, but 3 are visible here .*: lower one of the two\.",
     ):
         gpus_of(sglang.Config(replicas=2, tensor_parallel=2), ["0", "1", "2"])
 
