@@ -1,4 +1,4 @@
-"""The peer torchtune of benchmarks/peers.py: its GRPO recipe, a line of JSON a step.
+"""Steps of torchtune's GRPO recipe for benchmarks/peers.py, as lines of JSON.
 
 Its environment, the PyPI release not having the recipe's modules (torchvision is left out, or of the same index as torch):
 

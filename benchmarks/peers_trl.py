@@ -1,4 +1,4 @@
-"""The peer TRL of benchmarks/peers.py: a line of JSON a step. Imports nothing of dagrpo."""
+"""Steps of TRL's GRPOTrainer for benchmarks/peers.py, as lines of JSON, without dagrpo."""
 
 import json
 import sys

@@ -228,7 +228,7 @@ def test_a_server_elsewhere_that_was_started_again_perhaps_with_other_weights_st
 
     servers = [serve(each) for each in scripts]
     _with_pool([each.address for each in servers], tmp_path, use)
-    assert [server.paths.count("/generate") for server in servers] == [2, 0]
+    assert ["/generate" in server.paths for server in servers] == [True, False]
 
 
 def test_a_server_that_keeps_an_earlier_version_is_refused(serve: Serve, tmp_path: Path) -> None:
