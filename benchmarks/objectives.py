@@ -1,4 +1,4 @@
-"""Compare the curves and scores of objectives in a figure and a table.
+"""Compare curves and scores of objectives in a figure and a table.
 
     dagrpo use arithmetic_tiny && snakemake --cores all target --config sweep=losses
     python benchmarks/objectives.py ppo_clip=results/arithmetic_tiny~1f2e gspo=results/arithmetic_tiny~3a4b ... --to curves.png

@@ -1,4 +1,4 @@
-"""GRPO on a CPU: this trainer with SGLang against TRL's GRPOTrainer or torchtune's GRPO recipe, in turn.
+"""GRPO on a CPU: this trainer with SGLang against TRL or torchtune.
 
     make oracle     # once: TRL's environment; benchmarks/peers_torchtune.py says how torchtune's is made
     python -m benchmarks.peers MODEL --prompts 4 --samples 4 --tokens 64 [--dtype bfloat16]
@@ -61,12 +61,12 @@ Figures = Mapping[str, float]
 
 
 def even(graded: GradedTrajectory, config: Weighted) -> float:
-    """1 for a text with an even number of characters."""
+    """Return 1 for a text with an even number of characters."""
     return float(len(graded.trajectory.text) % 2 == 0)
 
 
 def right(graded: GradedTrajectory, config: Weighted) -> float:
-    """1 for a text whose last number is the answer."""
+    """Return 1 for a text whose last number is the answer."""
     trajectory = graded.trajectory
     return float(NUMBER.findall(trajectory.text)[-1:] == [trajectory.prompt.row.ground_truth])
 
@@ -112,7 +112,7 @@ def main() -> None:
 
 
 def _run_both(given: argparse.Namespace, number: int) -> tuple[Figures, Figures]:
-    """One run of each side after the other; the peer's figures are missing with --ours-only."""
+    """Run each side once, in turn, and return its figures; the peer's are missing with --ours-only."""
     with tempfile.TemporaryDirectory() as folder:
         settings = _settings(given, Path(folder), number)
         peer = [str(given.peer_python), "-m", f"benchmarks.peers_{given.peer}"]
@@ -130,7 +130,7 @@ def _run_both(given: argparse.Namespace, number: int) -> tuple[Figures, Figures]
 
 
 def _settings(given: argparse.Namespace, folder: Path, number: int) -> dict[str, Any]:
-    """What both sides get, as JSON can say it."""
+    """Return the settings of both sides, as values of JSON."""
     draw = random.Random(number)
     count, most = given.prompts * given.steps, 9 if given.terms > 2 else 49
     sums = [[draw.randint(0, most) for _ in range(given.terms)] for _ in range(count + HELD_OUT)]
@@ -156,7 +156,7 @@ def _settings(given: argparse.Namespace, folder: Path, number: int) -> dict[str,
 
 
 def _measured(command: list[str]) -> dict[str, float]:
-    """The medians of a side's steps after the first, and the peak of its processes' memory."""
+    """Run a side; return the medians of its steps after the first, and the peak of its processes' memory."""
     environment = os.environ | {"PYTHONUNBUFFERED": "1", "TQDM_DISABLE": "1"}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
         peak = _Peak(process.pid)
@@ -172,7 +172,7 @@ def _measured(command: list[str]) -> dict[str, float]:
 
 
 class _Peak:
-    """The peak of the memory of a process and all below it together, in MiB, until the process ends."""
+    """Peak of the memory of a process and all below it together, in MiB, until the process ends."""
 
     def __init__(self, pid: int) -> None:
         self.mebibytes = 0.0
@@ -196,14 +196,14 @@ def _memory(process: psutil.Process) -> float:
 
 
 def _processor_seconds() -> float:
-    """User and system time of this process and of all below it that run."""
+    """Sum user and system time of this process and of all below it that run."""
     this = psutil.Process()
     times = [each.cpu_times() for each in (this, *this.children(recursive=True))]
     return float(sum(each.user + each.system for each in times))
 
 
 def _train(given: dict[str, Any]) -> None:
-    """Our side: a whole run of the trainer, a line of JSON for each step."""
+    """Train our side, a whole run; print a line of JSON for each step."""
     if given["threads"]:
         torch.set_num_threads(given["threads"])
     run, before = _run(given), [_processor_seconds()]
@@ -212,7 +212,7 @@ def _train(given: dict[str, Any]) -> None:
         seconds = {name: metrics[f"timing/{name}_seconds"] for name in ("rollout", "update", "hand_over")}
         rest = sum(metrics.get(f"timing/{name}_seconds", 0.0) for name in ("gates", "rewards", "record"))
         now = _processor_seconds()
-        told = {
+        figures = {
             "wall": sum(seconds.values()) + rest,
             "processor": now - before[-1],
             "generation": seconds["rollout"],
@@ -222,7 +222,7 @@ def _train(given: dict[str, Any]) -> None:
             "tokens": metrics["rollout/length_mean"],
         }
         before.append(now)
-        print(json.dumps(told), flush=True)
+        print(json.dumps(figures), flush=True)
 
     train(run, report, single_process())
     if given["learn"]:

@@ -47,7 +47,7 @@ def rendered(tokenizer: Any, messages: Sequence[dict[str, str]]) -> str:
 
 
 def share_right(given: dict[str, Any]) -> float:
-    """Give the share of the held-out sums that the model answers rightly, greedily."""
+    """Return the share of the held-out sums that the model answers rightly, greedily."""
     tokenizer = AutoTokenizer.from_pretrained(given["model"], padding_side="left")
     model = AutoModelForCausalLM.from_pretrained(given["model"], dtype=torch.float32)
     rows = [problem(terms) for terms in given["held_out"]]

@@ -1,4 +1,4 @@
-"""The peer torchtune of benchmarks/peers.py: its GRPO recipe, a line of JSON a step.
+"""Steps of torchtune's GRPO recipe for benchmarks/peers.py, as lines of JSON.
 
 Its environment, the PyPI release not having the recipe's modules (torchvision is left out, or of the same index as torch):
 
@@ -65,7 +65,7 @@ class Tokenizer:
         self.stop_tokens = [self.eos_id]
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """Give the text without special tokens."""
+        """Return the text without special tokens."""
         return str(self.inner.decode(tokens, skip_special_tokens=True))
 
 
@@ -85,7 +85,7 @@ def padded(batch: Sequence[dict[str, Any]], padding_idx: int) -> dict[str, Any]:
 
 
 def settings(given: dict[str, Any]) -> dict[str, Any]:
-    """Give the recipe's configuration: that of its 3B_full_grpo.yaml without schedule, checkpointing and penalty."""
+    """Return the recipe's configuration: that of its 3B_full_grpo.yaml without schedule, checkpointing and penalty."""
     model = json.loads(Path(given["model"], "config.json").read_text())
     qwen, heads = model["model_type"] == "qwen2", model["num_attention_heads"]
     rope = model.get("rope_parameters") or model
@@ -147,7 +147,7 @@ def settings(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def timed(recipe: Any, given: dict[str, Any]) -> Any:
-    """Give the recipe's class with clocks around its parts, and with our reward."""
+    """Return the recipe's class with clocks around its parts, and with our reward."""
     reward = by_answer if given["learn"] else by_length
     noted: dict[str, float] = {}
     sample = recipe.generate
@@ -176,7 +176,7 @@ def timed(recipe: Any, given: dict[str, Any]) -> Any:
 
         def cleanup_after_step(self, trajectory: Any, stats: Any) -> None:
             now = time.perf_counter()
-            told = {
+            figures = {
                 "wall": now - noted["start"],
                 "processor": tree_processor_seconds() - noted["processor"],
                 "generation": noted["generation"],
@@ -185,7 +185,7 @@ def timed(recipe: Any, given: dict[str, Any]) -> Any:
                 "rest": noted["scored"] - noted["start"] - noted["generation"],
                 "tokens": float((~trajectory.response_padding_masks).sum(-1).float().mean()),
             }
-            print(json.dumps(told), flush=True)
+            print(json.dumps(figures), flush=True)
 
     recipe.generate, recipe.batched_rewards = generate, rewards
     for name in ("get_memory_stats", "log_memory_stats", "cleanup_before_training"):
@@ -194,7 +194,7 @@ def timed(recipe: Any, given: dict[str, Any]) -> Any:
 
 
 def main() -> None:
-    """Train as the settings, JSON, say."""
+    """Train with the settings, which are JSON."""
     given: dict[str, Any] = json.loads(sys.argv[1])
     os.environ |= {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
     recipe = recipe_module()

@@ -1,4 +1,4 @@
-"""The peer of benchmarks/peers.py: steps of TRL's GRPOTrainer, a line of JSON for each. Imports nothing of dagrpo."""
+"""Steps of TRL's GRPOTrainer for benchmarks/peers.py, as lines of JSON, without dagrpo."""
 
 import json
 import sys
@@ -14,7 +14,7 @@ from trl import GRPOConfig, GRPOTrainer
 
 
 class Timed(GRPOTrainer):  # type: ignore[misc]  # TRL has no types here
-    """Notes the seconds of generation, of a whole training step, and what was written."""
+    """Trainer that notes the seconds of generation, and the tokens and sequences sampled."""
 
     generation = 0.0
     tokens = 0
@@ -29,8 +29,8 @@ class Timed(GRPOTrainer):  # type: ignore[misc]  # TRL has no types here
         return result
 
 
-class Told(TrainerCallback):  # type: ignore[misc]
-    """Prints each step. TRL's update is what is left beside generation and scoring: forward, backward, optimizer."""
+class Printer(TrainerCallback):  # type: ignore[misc]
+    """Callback that prints each step. The update is what is left beside generation and scoring: forward, backward, optimizer."""
 
     trainer: Timed
     scoring = 0.0
@@ -43,7 +43,7 @@ class Told(TrainerCallback):  # type: ignore[misc]
     def on_step_end(self, *given: Any, **options: Any) -> None:
         wall = time.perf_counter() - self.start
         rest = self.scoring - self.trainer.generation
-        told = {
+        figures = {
             "wall": wall,
             "processor": tree_processor_seconds() - self.processor,
             "generation": self.trainer.generation,
@@ -52,11 +52,11 @@ class Told(TrainerCallback):  # type: ignore[misc]
             "rest": rest,
             "tokens": self.trainer.tokens / max(self.trainer.sequences, 1),
         }
-        print(json.dumps(told), flush=True)
+        print(json.dumps(figures), flush=True)
 
 
 def main() -> None:
-    """Train as the settings, JSON, say."""
+    """Train with the settings, which are JSON."""
     given: dict[str, Any] = json.loads(sys.argv[1])
     reward = by_answer if given["learn"] else by_length
 
@@ -85,22 +85,22 @@ def main() -> None:
         gradient_checkpointing=False,
         model_init_kwargs={"dtype": torch.bfloat16 if bfloat16 else torch.float32},
     )
-    told = Told()
+    printer = Printer()
     trainer = Timed(
         model=given["model"],
         args=config,
         reward_funcs=rewards,
         train_dataset=Dataset.from_list(rows),
         processing_class=AutoTokenizer.from_pretrained(Path(given["model"]), padding_side="left"),
-        callbacks=[told],
+        callbacks=[printer],
     )
-    told.trainer = trainer
+    printer.trainer = trainer
     score = trainer._generate_and_score_completions
 
     def scored(*inputs: Any, **options: Any) -> Any:
         start = time.perf_counter()
         result = score(*inputs, **options)
-        told.scoring += time.perf_counter() - start
+        printer.scoring += time.perf_counter() - start
         return result
 
     trainer._generate_and_score_completions = scored

@@ -1,4 +1,4 @@
-"""A weight sync by a folder against tensors in shared memory and a broadcast (runtime.engine.weight_sync), with one server for all.
+"""Weight sync with one server: a folder, tensors in shared memory, a broadcast (runtime.engine.weight_sync).
 
     OMP_NUM_THREADS=1 python -m benchmarks.weight_sync MODEL [--dtype float32] [--rounds 5]
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from dagrpo.engine import Capabilities, Engine
 from dagrpo.engine.config import EngineConfig
 
 NAME = f"{__name__}:ENGINE"
+STARTABLE = f"{__name__}:STARTABLE_ENGINE"
 
 
 class Config(EngineConfig):
@@ -47,3 +49,10 @@ ENGINE = Engine(
     open=_open,
     check=check,
 )
+
+
+def _start(*_: Any, **__: Any) -> Any:
+    raise NotImplementedError
+
+
+STARTABLE_ENGINE = replace(ENGINE, start=_start)  # has servers for other nodes, each on one node alone

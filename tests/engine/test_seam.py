@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.engine.scripted_plugin import NAME, Config
+from tests.engine.scripted_plugin import NAME, STARTABLE, Config
 from tests.trainer import runs
 
 from dagrpo.config.schema import parse
@@ -53,7 +53,11 @@ def test_an_engine_without_a_name_is_sglang_and_its_own_keys_are_closed() -> Non
         (_with({"release_memory": True}), "runtime.engine.release_memory is true, which the engine"),
         (_with({"weight_sync": "tensors"}), "runtime.engine.weight_sync is tensors, which the engine"),
         (_with({"tensor_parallel": 2}), "runtime.engine.tensor_parallel is 2, which the engine"),
-        (_with({"nodes": 2, "nodes_per_server": 2}), "runtime.engine.nodes is 2, which the engine"),
+        (_with({"nodes": 2}), "runtime.engine.nodes is 2, which the engine"),
+        (
+            _with({"name": STARTABLE, "nodes": 2, "nodes_per_server": 2}),
+            "runtime.engine.nodes_per_server is 2, which the engine",
+        ),
         (_with({"servers": ["http://127.0.0.1:1"]}), "runtime.engine.servers names servers that run elsewhere, which"),
         (_with({"replicas": 2}), "the scripted engine runs in this process: set it to 1"),
         (_with({}, rollout={"top_k": 9}), "sampling masks of at most 8 tokens: set rollout.top_p to 1.0"),

@@ -1,4 +1,4 @@
-"""MLflow servers that tests start and kill: one on SQLite, and that of docs/cluster.md with PostgreSQL, passwords and S3."""
+"""MLflow servers to start and kill: SQLite's, and that of docs/cluster.md."""
 
 import os
 import shutil

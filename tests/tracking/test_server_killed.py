@@ -1,4 +1,4 @@
-"""A real MLflow server that is killed in the middle of three stages, and started again, has all that they left."""
+"""A real MLflow server that is killed and restarted misses no record."""
 
 import subprocess
 import sys

@@ -203,7 +203,7 @@ def _run_linked(link: Link, servers: Path | None, interface: str, stopped_by: li
 
 
 def _first_cause(link: Link, stopped_by: list[signal.Signals]) -> End | None:
-    """Return the end of another node for which the processes of all others may have failed; None without one in time.
+    """Return the end of a lost node, or of servers, that made the processes of others fail; None without one in time.
 
     A node that is lost is missed later than what its processes did. A word on another node's processes is no cause: they fail, too,
     when one of this node does, or of a third.

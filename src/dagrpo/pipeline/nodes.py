@@ -144,7 +144,7 @@ class Link:
     def silent(self) -> str | None:
         """Name a node that has given signs, and none for too long; the first one is the only one that the others hear.
 
-        One that ends because all do is not meant.
+        Nodes that have left after the common end are left out.
         """
         late = time.monotonic() - SECONDS_OF_SILENCE
         gone = self._well | (self._left if self.end else set())

@@ -112,7 +112,7 @@ def require_access(uri: str) -> None:
     if not is_server(uri):
         return
     try:
-        status = _status_of_a_question(uri)
+        status = _status_of_search(uri)
         why = "" if status in (200, *REFUSALS) else f"it answers {status}"
     except (OSError, HTTPException) as error:
         status, why = 0, one_line(str(getattr(error, "reason", error)) or type(error).__name__, LONGEST)
@@ -122,7 +122,8 @@ def require_access(uri: str) -> None:
             "result is lost if it refuses."
         )
     if status in REFUSALS and (_has_a_password(uri) or _refuses_the_client(uri)):
-        raise UserError(f"{without_user(uri)} cannot record runs: {_refused(status)}, {_REMEDY}.")
+        words, remedy = _refused(status)
+        raise UserError(f"{without_user(uri)} cannot record runs: {words}: {remedy}, {_REMEDY}.")
 
 
 def _refuses_the_client(uri: str) -> bool:
@@ -142,11 +143,11 @@ def _credentials(uri: str) -> tuple[str, str]:
 
 
 def _has_a_password(uri: str) -> bool:
-    """Return True if a name with a password is all that MLflow sends."""
+    """Return True if name and password are the only credentials that MLflow sends."""
     return all(_credentials(uri)) and not any(os.environ.get(name) for name in OTHER_CREDENTIALS)
 
 
-def _status_of_a_question(uri: str) -> int:
+def _status_of_search(uri: str) -> int:
     """Return the status of a server's answer to a question for experiments. Raises OSError or HTTPException without an answer."""
     address = f"{without_user(uri).rstrip('/')}/api/2.0/mlflow/experiments/search?max_results=1"
     user, password = _credentials(uri)
@@ -162,9 +163,10 @@ def _status_of_a_question(uri: str) -> int:
         return error.code
 
 
-def _refused(status: int) -> str:
+def _refused(status: int) -> tuple[str, str]:
+    """Return why a server records nothing after this status, and a remedy."""
     remedy = "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN"
-    return f"it refuses the credentials ({status}): {remedy}"
+    return f"it refuses the credentials ({status})", remedy
 
 
 def open_client(uri: str) -> "MlflowClient":
@@ -220,7 +222,7 @@ def trouble_of_store(error: Exception, uri: str) -> str:
     words = one_line((str(cause).strip().splitlines() or [type(cause).__name__])[0], LONGEST)
     database = database_path(uri)
     if isinstance(error, MlflowException) and is_server(uri) and error.get_http_status_code() in REFUSALS:
-        words, _, remedy = _refused(error.get_http_status_code()).partition(": ")
+        words, remedy = _refused(error.get_http_status_code())
     elif database is not None:
         remedy = f"{remedy_for(database, words)}, or correct MLFLOW_TRACKING_URI"
     else:

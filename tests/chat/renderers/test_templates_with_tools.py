@@ -79,13 +79,13 @@ def test_tools_calls_and_results_are_as_in_text_models_of_qwen(published: Path, 
     assert text(ours, messages, **variables) == text(other, messages, **variables)
 
 
-def test_tools_are_told_without_a_system_turn_too() -> None:
-    told = text(QWEN2_5_VL_TOOLS, [QUESTION], tools=list(TOOLS))
-    assert told.startswith("<|im_start|>system\nYou are a helpful assistant.\n\n# Tools\n")
-    assert told.count('"name": "search"') == told.count("<|im_start|>system") == 1
+def test_tools_are_described_without_a_system_turn_too() -> None:
+    prompt = text(QWEN2_5_VL_TOOLS, [QUESTION], tools=list(TOOLS))
+    assert prompt.startswith("<|im_start|>system\nYou are a helpful assistant.\n\n# Tools\n")
+    assert prompt.count('"name": "search"') == prompt.count("<|im_start|>system") == 1
 
 
-def test_a_policy_is_told_of_its_tool_beside_its_picture_and_its_result_follows() -> None:
+def test_a_prompt_describes_its_tool_beside_its_picture_and_the_result_follows() -> None:
     tokenizer = character_tokenizer(4096, pictures=True)
     tokenizer.add_special_tokens({"extra_special_tokens": ["<|im_start|>", "<|im_end|>"]})
     tokenizer.chat_template = QWEN2_5_VL_TOOLS

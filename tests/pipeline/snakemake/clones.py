@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -115,9 +115,14 @@ def _digests(folder: Path) -> Iterator[tuple[str, str]]:
 
 def wait_for_step(folder: Path, step: int) -> None:
     """Return as soon as the training of a clone has recorded a step."""
-    deadline = time.monotonic() + SECONDS
-    while not list(folder.glob(f".state/*/metrics/step_{step:05d}.json")):
-        assert time.monotonic() < deadline, (folder / "output.txt").read_text()[-4000:]
+    wait_until(folder, lambda: any(folder.glob(f".state/*/metrics/step_{step:05d}.json")))
+
+
+def wait_until(folder: Path, is_so: Callable[[], bool], seconds: float = SECONDS) -> None:
+    """Return as soon as something is so; AssertionError with the output of the clone's command after some seconds."""
+    deadline = time.monotonic() + seconds
+    while not is_so():
+        assert time.monotonic() < deadline, (folder / "output.txt").read_text()[-6000:]
         time.sleep(0.02)
 
 

@@ -1,7 +1,6 @@
-"""The tiny experiment with other trainers: stand-ins, which train nothing, take their place (tests/trainer/*/stand_in)."""
+"""The tiny experiment with stand-ins for other trainers (tests/trainer/*/stand_in)."""
 
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +54,4 @@ def lines_of(folder: Path) -> list[int]:
 
 def wait_until_it_hangs(folder: Path) -> None:
     """Return when the trainer of a clone has reported its last step before it hangs."""
-    deadline = time.monotonic() + 900
-    while max(lines_of(folder), default=0) < HANGS_AFTER:
-        assert time.monotonic() < deadline, (folder / "output.txt").read_text()[-6000:]
-        time.sleep(0.1)
+    clones.wait_until(folder, lambda: max(lines_of(folder), default=0) >= HANGS_AFTER, seconds=900)

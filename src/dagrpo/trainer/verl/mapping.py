@@ -79,7 +79,7 @@ ONLY: Mapping[str, tuple[Any, str]] = {
     "runtime.engine.name": (ENGINE, ""),
 }
 HALVES = ("bfloat16", "float16")
-# Sections that change nothing, since an attempt comes with its reward; of the last three, which are older, main_ppo reads nothing at all.
+# Sections that change nothing, since an attempt comes with its reward; verl's main_ppo ignores the last three.
 NO_REWARDS = ("reward", "reward_model", "custom_reward_function", "sandbox_fusion")
 
 
