@@ -12,7 +12,7 @@ from dagrpo.algorithms.teacher_config import Teacher
 from dagrpo.checkpoints.manifest import verify
 from dagrpo.checkpoints.tokenizers import load_tokenizer
 from dagrpo.core.errors import UserError
-from dagrpo.models.chat_template import QWEN2_5_VL_TOOLS
+from dagrpo.models.chat_template import MARK, QWEN2_5_VL_TOOLS
 from dagrpo.models.config import Fresh, Model, Vision
 from dagrpo.models.fresh import make_fresh
 from dagrpo.models.make import make_model
@@ -83,7 +83,11 @@ def test_a_template_that_tells_of_tools_becomes_the_only_one(hub: Hub, tmp_path:
     config = json.loads(hub.files["tokenizer_config.json"])
     hub.files["tokenizer_config.json"] = json.dumps(config | {"chat_template": "an old one"}).encode()
     hub.files["chat_template.json"] = json.dumps({"chat_template": "another"}).encode()
+    tokenizer = json.loads(hub.files["tokenizer.json"])
+    first = tokenizer["added_tokens"][0]
+    tokenizer["added_tokens"].append({**first, "content": MARK, "id": len(tokenizer["model"]["vocab"])})
     params = {**OF_THE_HUB, "chat_template": "qwen2_5_vl_tools"}
+    hub.files["tokenizer.json"] = json.dumps(tokenizer).encode()
     manifest = make_model(tmp_path / "model", Model.model_validate(params))
     assert verify(tmp_path / "model") == manifest
     assert "chat_template.json" not in manifest.files

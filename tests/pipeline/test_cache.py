@@ -173,7 +173,7 @@ def test_a_manifest_that_leads_out_of_its_folder_is_passed_over() -> None:
 
 def test_another_environment_makes_it_again(monkeypatch: pytest.MonkeyPatch) -> None:
     _run("one")
-    monkeypatch.setattr("dagrpo.pipeline.record.environment", lambda *, on_gpu, packages: {"torch": "9.9"})
+    monkeypatch.setattr("dagrpo.pipeline.record.environment", lambda **_: {"torch": "9.9"})
     _run("two")
     assert made == ["one", "two"]
 

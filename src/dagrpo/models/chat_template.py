@@ -30,10 +30,12 @@ def _knows_chatml(folder: Path) -> bool:
 def replace_chat_template(folder: Path, name: str) -> None:
     """Write the template `name` into a model's folder, as its only one. Raises UserError for a model that it does not fit."""
     if name not in fitting_templates(folder):
-        family = read_object(folder / CONFIG).get("model_type")
+        family, expected = read_object(folder / CONFIG).get("model_type"), TEMPLATE_FAMILIES[name]
+        reason = f"is for a {expected}, and the model is a {family}"
+        if family == expected:
+            reason = f"writes the token {MARK}, which the model's tokenizer lacks"
         raise UserError(
-            f"model.chat_template is {name}, which is for a {TEMPLATE_FAMILIES[name]} with the token {MARK}, and the model is a {family}"
-            f"{'' if _knows_chatml(folder) else ' without it'}: set model.chat_template to own, or choose another model."
+            f"model.chat_template is {name}, which {reason}: set model.chat_template to own, or choose another model."
         )
     write_text(folder / "chat_template.jinja", TEMPLATES[name])
     (folder / "chat_template.json").unlink(missing_ok=True)

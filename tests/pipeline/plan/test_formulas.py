@@ -183,12 +183,16 @@ def test_a_server_with_a_gpu_to_itself_adds_nothing_to_that_of_the_policy(shape:
     assert on_cpu == stages(qwen3(), models, on_gpu=False)[0]
 
 
+REWARDED = {"components": {"reward_model": {"folder": "models/reward"}}}
+
+
 def test_a_reward_model_counts_where_it_is_while_the_policy_is_updated(shape: Shape) -> None:
     """Beside the update if it stays, only its process if it leaves, and not at all on its own GPU."""
     models = Models(policy=shape, reward_model=shape)
 
     def total(**engine: bool) -> float:
-        return stages(qwen3({"runtime": {"reward_model": engine}}), models, on_gpu=True)[0].total
+        params = qwen3({"reward": REWARDED, "runtime": {"reward_model": engine}})
+        return stages(params, models, on_gpu=True)[0].total
 
     (beside, _) = stages(qwen3(), models, on_gpu=True)
     process, server, model = beside.on_device
