@@ -116,21 +116,19 @@ def server_command(
         "random-seed": "0",
         "watchdog-timeout": str(max(300, config.request_timeout)),
         "log-level-http": "warning",
+        **_part_flags(part),
     }
-    if part is not None:
-        flags |= {"nnodes": str(part.of), "node-rank": str(part.number), "dist-init-addr": part.store}
-    device_flags = _gpu_flags(config, dtype, deterministic=deterministic, npu=npu) if gpu else CPU_FLAGS
     return [
         sys.executable,
         "-m",
         "sglang.launch_server",
-        *(part for name, value in flags.items() for part in (f"--{name}", value)),
+        *(word for name, value in flags.items() for word in (f"--{name}", value)),
         "--skip-tokenizer-init",  # tokens in, tokens out
         "--skip-server-warmup",
         "--sleep-on-idle",
         *(() if has_weights else ("--load-format=dummy",)),  # they come with the next weight sync
         *(("--enable-fp32-lm-head",) if head_dtype == "float32" else ()),
-        *device_flags,
+        *(_gpu_flags(config, dtype, deterministic=deterministic, npu=npu) if gpu else CPU_FLAGS),
         *(CLASSIFIER_FLAGS if classifies else ()),
         *((CPU_MEMORY_FLAG,) if classifies and not gpu else ()),
         *(MEMORY_FLAGS if config.release_memory else ()),
@@ -141,6 +139,11 @@ def server_command(
         *(CPU_PICTURE_FLAGS if pictures and not gpu else ()),
         *(adapter_flags(adapter, gpu=gpu) if adapter is not None else ()),
     ]
+
+
+def _part_flags(part: Part | None) -> dict[str, str]:
+    """Return the flags of a part of a server that several machines share; {} for a whole server."""
+    return {} if part is None else {"nnodes": str(part.of), "node-rank": str(part.number), "dist-init-addr": part.store}
 
 
 def _gpu_flags(config: Config, dtype: str, *, deterministic: bool, npu: bool) -> tuple[str, ...]:
