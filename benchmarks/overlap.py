@@ -65,7 +65,7 @@ def _columns(step: Figures) -> dict[str, float]:
         "sampling": step.get("rollout/ahead_seconds", step["timing/rollout_seconds"]),
         "waiting": step["timing/rollout_seconds"],
         "update": step["timing/update_seconds"],
-        "hand over": step["timing/hand_over_seconds"],
+        "weight sync": step["timing/weight_sync_seconds"],
         "gates": step["timing/gates_seconds"],
     }
 

@@ -54,7 +54,7 @@ from dagrpo.utils.distributed import single_process
 from dagrpo.utils.tables import write_parquet
 
 PEER_PYTHON = Path(os.environ.get("DAGRPO_OBJECTIVES_PYTHON", ".venv-objectives/bin/python"))
-PARTS = ("wall", "processor", "generation", "update", "hand_over", "rest", "tokens")
+PARTS = ("wall", "processor", "generation", "update", "weight_sync", "rest", "tokens")
 HELD_OUT = 512  # sums that neither side has trained on
 NUMBER = re.compile(r"-?[0-9]+")
 Figures = Mapping[str, float]
@@ -209,7 +209,7 @@ def _train(given: dict[str, Any]) -> None:
     run, before = _run(given), [_processor_seconds()]
 
     def report(step: int, metrics: Figures) -> None:
-        seconds = {name: metrics[f"timing/{name}_seconds"] for name in ("rollout", "update", "hand_over")}
+        seconds = {name: metrics[f"timing/{name}_seconds"] for name in ("rollout", "update", "weight_sync")}
         rest = sum(metrics.get(f"timing/{name}_seconds", 0.0) for name in ("gates", "rewards", "record"))
         now = _processor_seconds()
         figures = {
@@ -217,7 +217,7 @@ def _train(given: dict[str, Any]) -> None:
             "processor": now - before[-1],
             "generation": seconds["rollout"],
             "update": seconds["update"],
-            "hand_over": seconds["hand_over"],
+            "weight_sync": seconds["weight_sync"],
             "rest": rest,
             "tokens": metrics["rollout/length_mean"],
         }

@@ -181,7 +181,7 @@ def timed(recipe: Any, given: dict[str, Any]) -> Any:
                 "processor": tree_processor_seconds() - noted["processor"],
                 "generation": noted["generation"],
                 "update": now - noted["scored"],
-                "hand_over": 0.0,
+                "weight_sync": 0.0,
                 "rest": noted["scored"] - noted["start"] - noted["generation"],
                 "tokens": float((~trajectory.response_padding_masks).sum(-1).float().mean()),
             }

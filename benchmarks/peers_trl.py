@@ -48,7 +48,7 @@ class Printer(TrainerCallback):  # type: ignore[misc]
             "processor": tree_processor_seconds() - self.processor,
             "generation": self.trainer.generation,
             "update": wall - self.scoring,
-            "hand_over": 0.0,
+            "weight_sync": 0.0,
             "rest": rest,
             "tokens": self.trainer.tokens / max(self.trainer.sequences, 1),
         }

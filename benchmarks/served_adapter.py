@@ -1,9 +1,9 @@
-"""A hand-over of merged weights against one of the adapter alone (training.lora.serving), and how long each way samples.
+"""A weight sync of merged weights against one of the adapter alone (training.lora.serving), and how long each way samples.
 
     OMP_NUM_THREADS=1 python -m benchmarks.served_adapter MODEL [--rank 16] [--dtype float32] [--prompts 8] [--tokens 32] [--rounds 3]
 
 MODEL is a folder with a model of transformers. Each way starts a server of its own. Every round changes the adapter, hands it over, has
-the gate compare digests, and samples in lockstep; printed are the bytes of a hand-over, the median seconds of each, and the largest
+the gate compare digests, and samples in lockstep; printed are the bytes of a weight sync, the median seconds of each, and the largest
 distance in nats between the logprobs of engine and trainer.
 """
 
@@ -48,7 +48,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--ways", nargs="*", choices=WAYS, default=WAYS)
     given = parser.parse_args()
-    print("| serving | MB | hand-over s | digests s | sampling s | largest difference |\n|---|---|---|---|---|---|")
+    print("| serving | MB | weight sync s | digests s | sampling s | largest difference |\n|---|---|---|---|---|---|")
     for way in given.ways:
         print(_row(given, way), flush=True)
 
@@ -99,7 +99,7 @@ def _round(
     requests: list[SamplingRequest],
     number: int,
 ) -> tuple[tuple[float, float, float], float]:
-    """Seconds of hand-over, comparison and sampling; and how far the logprobs are apart. The first round warms up."""
+    """Seconds of weight sync, comparison and sampling; and how far the logprobs are apart. The first round warms up."""
     _move(policy, number)
     times = [time.perf_counter()]
     with handed.reading() as tensors:

@@ -65,8 +65,8 @@ def test_it_leaves_when_it_is_idle_and_comes_back_in_two_parts_round_the_new_wei
             assert pool.generate([REQUEST], lockstep=True)[0].weight_version == f"step_{step}"
         tags = [body.get("tags") for path, body in server.asked if "occupation" in path]
     wait = "/flush_cache?timeout=10.0"
-    hand_over = ["/resume_memory_occupation", "/update_weights_from_disk", "/resume_memory_occupation", wait]
-    assert server.paths == [wait, "/release_memory_occupation", *hand_over, "/generate"] * 2
+    weight_sync = ["/resume_memory_occupation", "/update_weights_from_disk", "/resume_memory_occupation", wait]
+    assert server.paths == [wait, "/release_memory_occupation", *weight_sync, "/generate"] * 2
     assert tags == [["kv_cache", "weights"], ["weights"], ["kv_cache"]] * 2
 
 

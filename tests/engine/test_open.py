@@ -238,7 +238,7 @@ def _is_healthy(address: str) -> bool:
 def test_a_real_server_that_sees_another_dev_shm_samples_from_what_it_is_told(
     server_elsewhere: str, tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Evaluation of two checkpoints, one after the other, and a trainer's hand-over, on one server."""
+    """Evaluation of two checkpoints, one after the other, and a trainer's weight sync, on one server."""
     monkeypatch.setenv("SGLANG_API_KEY", "by hand")
     trained = make_tiny_model(tmp_path / "trained")
     base_weights = load_file(tiny_model / "model.safetensors")

@@ -1,6 +1,6 @@
 """By whichever of its roads SGLang gets new weights, it computes with them: its packed copies of the old ones are gone.
 
-The server has packed its weights before each hand-over, since it has sampled.
+The server has packed its weights before each weight sync, since it has sampled.
 """
 
 import base64

@@ -32,8 +32,8 @@ def test_a_seed_that_was_trained_elsewhere_has_none(tmp_path: Path) -> None:
 
 
 def test_parts_stand_in_the_order_of_a_step_and_others_behind_them() -> None:
-    times = [SeedTimes(seed="0", steps=[FIRST | {"timing/a_teacher_seconds": 1.0, "timing/hand_over_seconds": 1.0}])]
-    assert [label_of(name) for name in parts_of(times)] == ["rollout", "update", "hand over", "a teacher"]
+    times = [SeedTimes(seed="0", steps=[FIRST | {"timing/a_teacher_seconds": 1.0, "timing/weight_sync_seconds": 1.0}])]
+    assert [label_of(name) for name in parts_of(times)] == ["rollout", "update", "weight sync", "a teacher"]
 
 
 def test_the_page_says_where_the_time_went(tmp_path: Path) -> None:

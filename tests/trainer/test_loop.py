@@ -12,6 +12,8 @@ from tests.trainer import runs
 
 from dagrpo.algorithms.config import Algorithm
 from dagrpo.checkpoints.compare import compare
+from dagrpo.checkpoints.source import open_tensors
+from dagrpo.checkpoints.tensors import total_bytes
 from dagrpo.core.errors import UserError
 from dagrpo.core.trajectory import Prompt
 from dagrpo.rewards.config import Reward
@@ -136,6 +138,13 @@ def test_the_steps_before_an_interruption_are_reported_again_with_their_own_figu
     for (step, first), (_, again) in zip(before[:2], after[:2], strict=True):
         assert again == {name: value for name, value in first.items() if name != "timing/record_seconds"}, step
     assert "timing/rollout_seconds" in after[0][1]
+
+
+def test_a_step_reports_the_bytes_of_its_weight_sync(inputs: Inputs, tmp_path: Path) -> None:
+    run = runs.training_run(inputs, tmp_path / "state", tmp_path, steps=2)
+    _, steps = runs.execute(run)
+    assert steps[0][1]["timing/weight_sync_bytes"] == total_bytes(open_tensors(run.policy))
+    assert "timing/weight_sync_bytes" not in steps[1][1]  # nothing samples from the last weights
 
 
 @pytest.mark.nightly

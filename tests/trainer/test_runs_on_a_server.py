@@ -125,7 +125,7 @@ def test_a_run_that_is_told_to_stop_while_the_server_samples_ends_at_once(
     assert not [thread for thread in threading.enumerate() if thread.name == "prefetch"]
 
 
-def test_an_adapter_learns_is_checked_at_every_hand_over_and_is_the_same_after_an_interruption(
+def test_an_adapter_learns_is_checked_at_every_weight_sync_and_is_the_same_after_an_interruption(
     inputs: tuple[Path, Path], opener: EngineOpener, tmp_path: Path
 ) -> None:
     """The server holds the merged weights."""

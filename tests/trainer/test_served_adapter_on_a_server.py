@@ -68,7 +68,7 @@ def whole(
     return run, runs.metrics_with(run, opener)
 
 
-def test_engine_and_trainer_agree_to_rounding_and_every_hand_over_is_checked(
+def test_engine_and_trainer_agree_to_rounding_and_every_weight_sync_is_checked(
     whole: tuple[TrainingRun, list[dict[str, float]]],
 ) -> None:
     run, reported = whole

@@ -68,7 +68,7 @@ def parts_of(times: Sequence[SeedTimes]) -> list[str]:
 
 
 def label_of(part: str) -> str:
-    """Format a part's name: timing/hand_over_seconds -> hand over"""
+    """Format a part's name: timing/weight_sync_seconds -> weight sync"""
     return part.partition("/")[2].removesuffix(SECONDS).replace("_", " ")
 
 

@@ -85,7 +85,9 @@ class History:
         clock, rollouts = self._clock, replace(rollouts, advantages=stats.advantages)
         clock.split("rollout", "rewards", rollouts.grading_seconds)
         step, metrics = rollouts.step + 1, storable(step_metrics(rollouts, stats) | figures, stats)
-        timings = turn_timings(rollouts) | self._throughput.figures(rollouts, clock.laps) | self._checks.figures
+        timings = (
+            turn_timings(rollouts) | self._throughput.figures(rollouts, clock.laps) | clock.sizes | self._checks.figures
+        )
         timings |= {} if rollouts.staleness is None else {"rollout/ahead_seconds": rollouts.ahead_seconds}
         rows = rollout_rows(rollouts, stats.logprobs)
         kept = kept_rollouts(rows, self._run.runtime.keep_rollouts, step)

@@ -123,8 +123,8 @@ def test_each_version_is_loaded_by_a_name_of_its_own_before_the_one_before_goes_
             folders.append([*tmp_path.glob("weights/*/step_*")])
 
     _with_pool(server.address, tmp_path, use)
-    hand_over = ["/load_lora_adapter", "/unload_lora_adapter", "/update_weight_version", "/flush_cache?timeout=10.0"]
-    assert server.paths == 2 * hand_over
+    weight_sync = ["/load_lora_adapter", "/unload_lora_adapter", "/update_weight_version", "/flush_cache?timeout=10.0"]
+    assert server.paths == 2 * weight_sync
     names = [body["lora_name"] for path, body in server.asked if path == "/load_lora_adapter"]
     assert [name.partition("-")[0] for name in names] == ["step_0", "step_1"]
     assert [body["lora_name"] for path, body in server.asked if path == "/unload_lora_adapter"] == [

@@ -155,7 +155,7 @@ def test_a_healthy_run_passes_every_gate_at_its_strictest(inputs: Inputs, tmp_pa
 
 
 @pytest.mark.nightly
-def test_a_comparison_every_third_hand_over_begins_with_the_first_of_each_execution(
+def test_a_comparison_every_third_weight_sync_begins_with_the_first_of_each_execution(
     inputs: Inputs, tmp_path: Path
 ) -> None:
     run = _run(inputs, tmp_path, steps=5, every=3)

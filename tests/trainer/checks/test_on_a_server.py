@@ -82,7 +82,7 @@ def probe_of(initial: Path, tmp_path: Path) -> Callable[[Rollout], Probe]:
     return make
 
 
-def test_a_healthy_hand_over_passes_with_every_tensor_known(engine: ServerPool, weights: State) -> None:
+def test_a_healthy_weight_sync_passes_with_every_tensor_known(engine: ServerPool, weights: State) -> None:
     ((held,),) = [server.ranks for server in engine.digests()]
     assert counterparts([*held], [*weights]).keys() == held.keys()
     figures = WeightSyncCheck(Gates(), 7).check(engine, StateTensors(weights), 0, updated=False)
@@ -132,7 +132,7 @@ def test_a_server_that_goes_on_with_packed_copies_of_old_weights_is_refused_by_t
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """No digest shows them. They cannot outlive a hand-over; here the server is started with what drops them taken out."""
+    """No digest shows them. They cannot outlive a weight sync; here the server is started with what drops them taken out."""
     (tmp_path / "sitecustomize.py").write_text(STALE)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
     old = {name: tensor * 1.5 for name, tensor in weights.items()}

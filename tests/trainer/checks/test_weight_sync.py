@@ -99,7 +99,7 @@ def test_a_tensor_larger_than_the_limit_has_its_turn() -> None:
     assert gate.check(_Holding(weights), StateTensors(weights), 0, updated=False) == {COMPARED: 1}
 
 
-def test_weights_that_never_change_although_the_policy_is_updated_end_the_run_at_the_third_hand_over() -> None:
+def test_weights_that_never_change_although_the_policy_is_updated_end_the_run_at_the_third_weight_sync() -> None:
     gate, weights = WeightSyncCheck(Gates(), seed=7), _weights(0)
     gate.check(_Holding(weights), StateTensors(weights), 0, updated=False)
     for step in (1, 2):

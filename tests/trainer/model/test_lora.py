@@ -205,14 +205,14 @@ def test_a_state_has_the_adapter_and_names_the_weights_beside_it(whole: Training
 
 
 class Forgetful(GatheredWeights):
-    """A hand-over of the weights that the run began with, whatever the adapter is by now."""
+    """A weight sync of the weights that the run began with, whatever the adapter is by now."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._updates = {}
 
 
-def test_a_hand_over_that_forgets_the_adapter_is_refused_by_the_probe(
+def test_a_weight_sync_that_forgets_the_adapter_is_refused_by_the_probe(
     inputs: Inputs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(weight_sync, "GatheredWeights", Forgetful)
@@ -222,7 +222,7 @@ def test_a_hand_over_that_forgets_the_adapter_is_refused_by_the_probe(
         runs.execute(_run(inputs, tmp_path))
 
 
-def test_a_hand_over_that_forgets_the_adapter_is_refused_by_the_digests_alone(
+def test_a_weight_sync_that_forgets_the_adapter_is_refused_by_the_digests_alone(
     inputs: Inputs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(weight_sync, "GatheredWeights", Forgetful)

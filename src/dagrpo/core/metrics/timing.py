@@ -63,7 +63,7 @@ _PARTS = (
         remedy="raise `runtime.training.micro_batch_size`, or use more `processes`",
     ),
     Metric(
-        name="timing/hand_over_seconds",
+        name="timing/weight_sync_seconds",
         unit="seconds",
         better="lower",
         meaning="Weight sync: transfer of the new weights to the engine, and the comparison of their digests.",
@@ -83,6 +83,14 @@ _PARTS = (
 PARTS = tuple(metric.name for metric in _PARTS)
 TIMING = (
     *_PARTS,
+    Metric(
+        name="timing/weight_sync_bytes",
+        unit="bytes",
+        better="lower",
+        meaning="Tensors that a weight sync brings to the engine; each server gets all of them.",
+        reading="constant in a run: all weights, or the adapter's",
+        remedy="train an adapter (`training.lora`) and serve it (`serving: adapter`)",
+    ),
     Metric(
         name="timing/tokens_per_second",
         unit="tokens per second",

@@ -4,7 +4,7 @@ import time
 
 
 class Clock:
-    """Seconds of the parts of a step, as metrics of the group `timing/`. Not part of any result."""
+    """Seconds of the parts of a step and bytes of its weight sync, as metrics of the group `timing/`. Not part of any result."""
 
     def __init__(self) -> None:
         self.restart()
@@ -12,6 +12,7 @@ class Clock:
     def restart(self) -> None:
         """Start the next step."""
         self.laps: dict[str, float] = {}
+        self.sizes: dict[str, float] = {}
         self._last = time.perf_counter()
 
     def lap(self, part: str) -> None:

@@ -103,7 +103,7 @@ class SamplingSource(RolloutSource):
                     self._clock.lap("rollout")
         if rollouts is not None:
             self.engine.release_memory()
-            self._clock.lap("hand_over")  # part of the weight sync, as is the engine's return to the GPU
+            self._clock.lap("weight_sync")  # part of it, as is the engine's return to the GPU
         return rollouts
 
     def has_ended(self, finished: int) -> bool:

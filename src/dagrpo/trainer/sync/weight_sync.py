@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from dagrpo.checkpoints.gather import GatheredWeights
 from dagrpo.checkpoints.modelling import PreTrainedModel
-from dagrpo.checkpoints.tensors import NAMED_DTYPES, JointTensors, StateTensors, Tensors
+from dagrpo.checkpoints.tensors import NAMED_DTYPES, JointTensors, StateTensors, Tensors, total_bytes
 from dagrpo.engine import capabilities_of
 from dagrpo.engine.interface import Adapter
 from dagrpo.trainer.checks.suite import CheckSuite
@@ -113,7 +113,7 @@ class WeightSync:
         steps = self._training.steps
         if self._source.wait() and (finished < steps or is_evaluated(self._training, finished)):
             self._load(finished)
-        self._clock.lap("hand_over")
+        self._clock.lap("weight_sync")
         if finished == steps:
             self._source.evaluate(finished)
 
@@ -128,5 +128,6 @@ class WeightSync:
             return
         with self._weights.reading() as tensors:
             self._source.engine.load(tensors, version_of(finished))
+            self._clock.sizes["timing/weight_sync_bytes"] = float(total_bytes(tensors))
             self._checks.after_sync(self._source.engine, tensors, finished)
             self._source.prefetch.remember(finished, tensors)
