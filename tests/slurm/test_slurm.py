@@ -71,9 +71,10 @@ def _outputs_without_devices(folder: Path) -> dict[str, Any]:
     for name in filter(lambda name: name.endswith("provenance.json"), outputs):
         record = read_json(folder / name)
         del record["environment"]["device"]
-        record["inputs"] = {
-            path: digest for path, digest in record["inputs"].items() if not path.endswith("provenance.json")
-        }
+        records = {path for path in record["inputs"] if path.endswith("provenance.json")}
+        record["inputs"] = {path: digest for path, digest in record["inputs"].items() if path not in records}
+        if records:
+            del record["key"]  # computed from their digests, too
         outputs[name] = record
     return outputs
 
