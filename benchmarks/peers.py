@@ -10,9 +10,9 @@ tokens at temperature 1, and one update per step on all completions at once. The
 has an even number of characters; with `--learn`, whether its last number is the sum, and then both trained policies are asked
 new sums by transformers, greedily. A ratio is of the medians of a run; of several runs their median counts, with the range.
 
-A completion may end early: the mean lengths are printed. The first step warms up;
-of the others the median counts. Processor seconds are of all processes of a side, its server included; memory is the peak
-of their anonymous and shared memory together, where a page that several share counts once. With `--staleness 1` ours
+A completion may end early: the mean lengths are printed. The first step warms up, and in the last one memory is read, which slows
+processes down; of the others the median counts. Processor seconds are of all processes of a side, its server included; memory is
+the peak of their anonymous and shared memory together, where a page that several share counts once. With `--staleness 1` ours
 samples while it updates, and `generation` is what it waited for. `rest` is grading,
 gates and records here, and scoring and preparation there.
 """
@@ -83,7 +83,7 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=4)
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--terms", type=int, default=30, help="of the sum that each question asks for")
-    parser.add_argument("--steps", type=int, default=4)
+    parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--learn", type=float, help="learning rate; none: 1e-6, a reward by length, and no test")
     parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
@@ -94,6 +94,7 @@ def main() -> None:
     parser.add_argument("--staleness", type=int, default=0, help="ours: training.staleness")
     parser.add_argument("--threads", type=int, help="ours: of the trainer; none: as torch has them")
     parser.add_argument("--engine-threads", type=int, default=1, help="ours: runtime.engine.threads")
+    parser.add_argument("--replicas", type=int, default=1, help="ours: runtime.engine.replicas")
     parser.add_argument("--ours-only", action="store_true", help="without the peer")
     parser.add_argument("--peer", choices=["trl", "torchtune"], default="trl")
     parser.add_argument("--peer-python", type=Path, default=PEER_PYTHON, help="of the environment that has the peer")
@@ -118,7 +119,7 @@ def _run_both(given: argparse.Namespace, number: int) -> tuple[Figures, Figures]
         peer = [str(given.peer_python), "-m", f"benchmarks.peers_{given.peer}"]
         own = [sys.executable, "-m", "benchmarks.peers", str(given.model), "--side"]
         sides = [own] if given.ours_only else [own, peer]
-        found = [_measured([*side, json.dumps(settings)]) for side in sides]
+        found = [_measured([*side, json.dumps(settings)], given.steps) for side in sides]
         if given.learn:
             for name, figures in zip(("ours", "theirs"), found, strict=False):
                 asked = settings | {"model": str(Path(folder, name, "trained"))}
@@ -152,11 +153,12 @@ def _settings(given: argparse.Namespace, folder: Path, number: int) -> dict[str,
         "staleness": given.staleness,
         "threads": given.threads,
         "engine_threads": given.engine_threads,
+        "replicas": given.replicas,
     }
 
 
-def _measured(command: list[str]) -> dict[str, float]:
-    """Run a side; return the medians of its steps after the first, and the peak of its processes' memory."""
+def _measured(command: list[str], steps: int) -> dict[str, float]:
+    """Run a side; return the medians of its steps but the first and last, and the peak of its processes' memory in the last."""
     environment = os.environ | {"PYTHONUNBUFFERED": "1", "TQDM_DISABLE": "1"}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
         peak = _Peak(process.pid)
@@ -164,19 +166,24 @@ def _measured(command: list[str]) -> dict[str, float]:
         begun, lines = time.perf_counter(), list[str]()
         for line in process.stdout:
             lines += [line] if line.startswith('{"') else []  # the peer prints its own in other quotes
+            if len(lines) == steps - 1:
+                peak.start()
     if process.returncode:
         raise SystemExit(f"{command[0]} ended with {process.returncode}")
-    steps: list[Figures] = [json.loads(line) for line in lines][1:]
-    found = {part: statistics.median(step[part] for step in steps) for part in PARTS}
+    timed: list[Figures] = [json.loads(line) for line in lines][1:-1]
+    found = {part: statistics.median(step[part] for step in timed) for part in PARTS}
     return found | {"MiB": peak.mebibytes, "whole": time.perf_counter() - begun}
 
 
 class _Peak:
-    """Peak of the memory of a process and all below it together, in MiB, until the process ends."""
+    """Peak of the memory of a process and all below it together, in MiB, from `start` until the process ends."""
 
     def __init__(self, pid: int) -> None:
         self.mebibytes = 0.0
         self._process = psutil.Process(pid)
+
+    def start(self) -> None:
+        """Read memory from now on, again and again."""
         threading.Thread(target=self._sample, daemon=True).start()
 
     def _sample(self) -> None:
@@ -246,7 +253,7 @@ def _run(given: dict[str, Any]) -> TrainingRun:
         "gates": {"truncated": None, "missing_answers": None},
     }
     parallel = {"max_running_requests": max(given["prompts"] * given["samples"], 2), "max_total_tokens": 32768}
-    parallel["threads"] = given["engine_threads"]
+    parallel |= {"threads": given["engine_threads"], "replicas": given["replicas"]}
     component = "RIGHT" if given["learn"] else "EVEN"
     own = {"save_every": given["steps"], "keep_states": 0}
     own |= {name: given[name] for name in ("micro_batch_tokens", "share_prompts")}
