@@ -200,7 +200,7 @@ def server_elsewhere(tiny_model: Path, tmp_path: Path) -> Iterator[str]:
         settings,
         dtype="float32",
         head_dtype=None,
-        gpu=False,
+        device="cpu",
         deterministic=True,
         version="old",
     )
@@ -208,7 +208,7 @@ def server_elsewhere(tiny_model: Path, tmp_path: Path) -> Iterator[str]:
     process = subprocess.Popen(
         ["unshare", "-m", "sh", "-c", script, "sh", *command],
         cwd=home,
-        env=server_environment(os.environ, home, gpu=False),
+        env=server_environment(os.environ, home, device="cpu"),
         stdout=(home / "log").open("wb"),
         stderr=subprocess.STDOUT,
     )

@@ -89,7 +89,7 @@ class Case:
             write_settings(folder, "0" * 64),
             dtype=self.dtype,
             head_dtype=self.head_dtype,
-            gpu=True,
+            device="cuda",
             deterministic=self.deterministic,
             version="initial",
             pictures=self.pictures,

@@ -36,7 +36,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         command.write_settings(folder, "secret"),
         dtype="float32",
         head_dtype=None,
-        gpu=False,
+        device="cpu",
         deterministic=True,
         version="v",
     )
@@ -48,7 +48,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             "tiny",
             "--constrained-json-disable-any-whitespace",
         ],  # it would write nothing else
-        environment=command.server_environment(os.environ, folder, gpu=False),
+        environment=command.server_environment(os.environ, folder, device="cpu"),
         log=folder / "server.log",
         scratch=folder,
     )

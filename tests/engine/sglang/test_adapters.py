@@ -292,7 +292,7 @@ def test_a_refusal_to_load_says_why(serve: Serve, tmp_path: Path) -> None:
 
 
 def test_a_server_is_started_with_room_for_one_adapter_of_this_form() -> None:
-    on_cpu, on_gpu = (adapter_flags(FORM, gpu=gpu) for gpu in (False, True))
+    on_cpu, on_gpu = adapter_flags(FORM, "cpu"), adapter_flags(FORM, "cuda")
     assert on_cpu[:3] == on_gpu[:3] == ["--enable-lora", "--max-lora-rank=2", "--max-loras-per-batch=1"]
     assert on_cpu[-2:] == on_gpu[-2:] == ["--lora-target-modules", "o_proj"]
     assert {*on_cpu} - {*on_gpu} == {"--lora-backend=torch_native"}

@@ -20,15 +20,17 @@ from dagrpo.engine.sglang.command import (
     shared_environment,
     write_settings,
 )
+from dagrpo.utils.accelerator import Kind
 from dagrpo.utils.threads import READ_BY_LIBRARIES
 
 ENGINE = sglang.Config(tensor_parallel=2, max_total_tokens=2048, max_running_requests=7, request_timeout=900)
+DEVICES: tuple[Kind, Kind] = ("cpu", "cuda")
 
 
 def command(
     tmp_path: Path,
     *,
-    gpu: bool,
+    device: Kind,
     deterministic: bool = True,
     pictures: bool = False,
     head_dtype: HeadDtype = None,
@@ -41,7 +43,7 @@ def command(
         tmp_path / "s.yaml",
         dtype="bfloat16",
         head_dtype=head_dtype,
-        gpu=gpu,
+        device=device,
         deterministic=deterministic,
         version="v-1",
         pictures=pictures,
@@ -50,7 +52,7 @@ def command(
 
 
 def test_the_engine_parameters_reach_the_command_line(tmp_path: Path) -> None:
-    line = " ".join(command(tmp_path, gpu=False))
+    line = " ".join(command(tmp_path, device="cpu"))
     for flag in (
         "--dtype bfloat16",
         "--weight-version v-1",
@@ -66,7 +68,7 @@ def test_the_engine_parameters_reach_the_command_line(tmp_path: Path) -> None:
 
 def test_the_parts_of_a_server_find_each_other_in_a_store_that_none_of_them_opens(tmp_path: Path) -> None:
     part = Part(number=1, of=3, store="10.0.0.1:29500")
-    line = " ".join(command(tmp_path, gpu=True, part=part))
+    line = " ".join(command(tmp_path, device="cuda", part=part))
     assert "--tp-size 6" in line
     assert "--nnodes 3 --node-rank 1 --dist-init-addr 10.0.0.1:29500" in line
     environment = shared_environment(part)
@@ -75,24 +77,24 @@ def test_the_parts_of_a_server_find_each_other_in_a_store_that_none_of_them_open
 
 
 def test_a_server_that_divides_its_model_starts_beside_a_policy_and_on_a_cpu_without_numa_nodes() -> None:
-    assert divided_environment(1, gpu=True) == divided_environment(1, gpu=False) == {}
-    assert divided_environment(2, gpu=True) == {"SGLANG_ENABLE_TP_MEMORY_INBALANCE_CHECK": "0"}
-    cores = divided_environment(3, gpu=False)["SGLANG_CPU_OMP_THREADS_BIND"].split("|")
+    assert divided_environment(1, device="cuda") == divided_environment(1, device="cpu") == {}
+    assert divided_environment(2, device="cuda") == {"SGLANG_ENABLE_TP_MEMORY_INBALANCE_CHECK": "0"}
+    cores = divided_environment(3, device="cpu")["SGLANG_CPU_OMP_THREADS_BIND"].split("|")
     assert cores == [f"0-{(os.cpu_count() or 1) - 1}"] * 3
 
 
 def test_logits_are_computed_in_float32_where_that_is_asked_for(tmp_path: Path) -> None:
-    for gpu in (False, True):
-        plain, asked = (command(tmp_path, gpu=gpu, head_dtype=dtype) for dtype in (None, "float32"))
+    for device in DEVICES:
+        plain, asked = (command(tmp_path, device=device, head_dtype=dtype) for dtype in (None, "float32"))
         assert {*asked} - {*plain} == {"--enable-fp32-lm-head"}
 
 
 def test_a_cpu_server_always_honours_seeds_and_a_gpu_server_when_asked(tmp_path: Path) -> None:
     flag = "--enable-deterministic-inference"
-    assert flag in command(tmp_path, gpu=False, deterministic=False)
-    assert flag in command(tmp_path, gpu=True)
-    assert flag not in command(tmp_path, gpu=True, deterministic=False)
-    assert "--device=cpu" not in command(tmp_path, gpu=True)
+    assert flag in command(tmp_path, device="cpu", deterministic=False)
+    assert flag in command(tmp_path, device="cuda")
+    assert flag not in command(tmp_path, device="cuda", deterministic=False)
+    assert "--device=cpu" not in command(tmp_path, device="cuda")
 
 
 def test_a_server_on_an_npu_gets_the_attention_of_sglang_that_is_for_these_and_no_cuda(tmp_path: Path) -> None:
@@ -105,14 +107,13 @@ def test_a_server_on_an_npu_gets_the_attention_of_sglang_that_is_for_these_and_n
         tmp_path / "s.yaml",
         dtype="float32",
         head_dtype=None,
-        gpu=True,
+        device="npu",
         deterministic=True,
         version="v-1",
-        npu=True,
     )
     assert {"--device=npu", f"--attention-backend={NPU_ATTENTION}", "--enable-deterministic-inference"} <= {*line}
     assert NPU_ATTENTION in ATTENTION_BACKEND_CHOICES
-    assert "CUDA_HOME" not in server_environment({}, tmp_path, gpu=True, npu=True)
+    assert "CUDA_HOME" not in server_environment({}, tmp_path, device="npu")
 
 
 def test_a_gpu_server_in_float32_gets_an_attention_that_takes_it(tmp_path: Path) -> None:
@@ -125,7 +126,7 @@ def test_a_gpu_server_in_float32_gets_an_attention_that_takes_it(tmp_path: Path)
                 tmp_path / "s.yaml",
                 dtype=dtype,
                 head_dtype=None,
-                gpu=True,
+                device="cuda",
                 deterministic=deterministic,
                 version="v-1",
             )
@@ -144,7 +145,7 @@ def test_a_server_that_is_to_leave_its_gpu_is_told_when_it_starts(tmp_path: Path
             tmp_path / "s.yaml",
             dtype="bfloat16",
             head_dtype=None,
-            gpu=True,
+            device="cuda",
             deterministic=True,
             version="v-1",
             classifies=classifies,
@@ -155,17 +156,15 @@ def test_a_server_that_is_to_leave_its_gpu_is_told_when_it_starts(tmp_path: Path
     assert {*leaves} - {*stays} == {"--enable-memory-saver"}
     assert {*classifier} - {*staying} == {"--enable-memory-saver", "--enable-weights-cpu-backup"}
     inherited = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True", "PYTORCH_ALLOC_CONF": "x", "HOME": "/home/me"}
-    assert inherited.items() <= server_environment(inherited, tmp_path, gpu=True).items()
-    dropped = server_environment(inherited, tmp_path, gpu=True, leaves=True)
+    assert inherited.items() <= server_environment(inherited, tmp_path, device="cuda").items()
+    dropped = server_environment(inherited, tmp_path, device="cuda", leaves=True)
     assert dropped["HOME"] == "/home/me"
     assert not inherited.keys() & dropped.keys() - {"HOME"}
 
 
 def test_a_server_on_a_cpu_computes_with_as_many_threads_as_it_is_told(tmp_path: Path) -> None:
-    one, four, gpu = (
-        server_environment({}, tmp_path, gpu=gpu, threads=threads)
-        for gpu, threads in ((False, 1), (False, 4), (True, 4))
-    )
+    pairs: tuple[tuple[Kind, int], ...] = (("cpu", 1), ("cpu", 4), ("cuda", 4))
+    one, four, gpu = (server_environment({}, tmp_path, device, threads=threads) for device, threads in pairs)
     assert {name: value for name, value in four.items() if one[name] != value} == {
         "OMP_NUM_THREADS": "4",
         "MKL_NUM_THREADS": "4",
@@ -210,7 +209,7 @@ def gpu_commands(tmp_path: Path) -> list[list[str]]:
             tmp_path / "s.yaml",
             dtype="bfloat16",
             head_dtype=None,
-            gpu=True,
+            device="cuda",
             deterministic=deterministic,
             version="v-1",
             pictures=True,
@@ -221,8 +220,8 @@ def gpu_commands(tmp_path: Path) -> list[list[str]]:
 
 def test_pictures_are_prepared_as_in_training_and_only_where_a_model_takes_some(tmp_path: Path) -> None:
     added = [
-        {*command(tmp_path, gpu=gpu, pictures=True)} - {*command(tmp_path, gpu=gpu, pictures=False)}
-        for gpu in (False, True)
+        {*command(tmp_path, device=device, pictures=True)} - {*command(tmp_path, device=device, pictures=False)}
+        for device in DEVICES
     ]
     of_cpu, of_gpu = added
     assert of_gpu == {"--image-processor-backend=pil", "--mm-preprocess-cache-size-mb=1024"}
@@ -247,7 +246,7 @@ def test_what_a_vision_tower_made_is_kept_only_where_it_stays_right_and_changes_
 
 def test_the_environment_switches_the_cpu_path_on_without_a_gpu_only(tmp_path: Path) -> None:
     inherited = {"HOME": "/home/me", "PYTHONDONTWRITEBYTECODE": "1"} | dict.fromkeys(READ_BY_LIBRARIES, "8")
-    cpu, gpu = (server_environment(inherited, tmp_path, gpu=gpu) for gpu in (False, True))
+    cpu, gpu = (server_environment(inherited, tmp_path, device=device) for device in DEVICES)
     assert cpu["SGLANG_USE_CPU_ENGINE"] == "1"
     assert {cpu[name] for name in READ_BY_LIBRARIES} == {"1"}, "a thread of theirs would forbid to fork"
     assert "SGLANG_USE_CPU_ENGINE" not in gpu
@@ -267,8 +266,8 @@ def test_a_server_meets_its_own_processes_in_a_private_file_and_over_loopback_wh
     tmp_path: Path,
 ) -> None:
     inherited = {"GLOO_SOCKET_IFNAME": "eth0", "NCCL_SOCKET_IFNAME": "eth0", "MASTER_ADDR": "10.0.0.1"}
-    for gpu in (False, True):
-        environment = server_environment(inherited, tmp_path, gpu=gpu)
+    for device in DEVICES:
+        environment = server_environment(inherited, tmp_path, device=device)
         assert environment["SGLANG_DISTRIBUTED_INIT_METHOD_OVERRIDE"] == f"file://{tmp_path}/rendezvous"
         assert environment["GLOO_SOCKET_IFNAME"] == environment["NCCL_SOCKET_IFNAME"] == "lo"
         assert "MASTER_ADDR" not in environment
@@ -277,7 +276,7 @@ def test_a_server_meets_its_own_processes_in_a_private_file_and_over_loopback_wh
 def test_the_api_key_stands_in_files_that_only_the_user_may_read(tmp_path: Path) -> None:
     settings = write_settings(tmp_path, "secret")
     assert json.loads(settings.read_text()) == {"api-key": "secret"}
-    logging = Path(server_environment({}, tmp_path, gpu=True)["SGLANG_LOGGING_CONFIG_PATH"])
+    logging = Path(server_environment({}, tmp_path, device="cuda")["SGLANG_LOGGING_CONFIG_PATH"])
     assert {*tmp_path.iterdir()} == {settings, logging}
     assert all(path.stat().st_mode & 0o777 == 0o600 for path in tmp_path.iterdir())
 
@@ -291,6 +290,6 @@ logging.getLogger("sglang").info("server_args={'api_key': 'k3y', 'port': 1} %s",
 
 def test_what_sglang_logs_of_its_settings_is_without_the_api_key(tmp_path: Path) -> None:
     write_settings(tmp_path, "k3y")
-    environment = server_environment(os.environ | {"HF_TOKEN": "m4rked-s3cret"}, tmp_path, gpu=True)
+    environment = server_environment(os.environ | {"HF_TOKEN": "m4rked-s3cret"}, tmp_path, device="cuda")
     done = subprocess.run([sys.executable, "-c", LOGS], env=environment, capture_output=True, text=True, check=True)
     assert done.stderr.rstrip().endswith("] server_args={'api_key': '***', 'port': 1} ***")

@@ -15,6 +15,7 @@ from dagrpo.engine.interface import AdapterForm
 from dagrpo.engine.servers import Part
 from dagrpo.engine.sglang import PREFILL_TOKENS, Config
 from dagrpo.engine.sglang.toolkit import compiler_environment
+from dagrpo.utils.accelerator import NPU, Kind
 from dagrpo.utils.child_variables import LOOPBACK, is_of_a_launcher
 from dagrpo.utils.threads import READ_BY_LIBRARIES
 
@@ -83,7 +84,7 @@ def server_command(
     *,
     dtype: str,
     head_dtype: HeadDtype,
-    gpu: bool,
+    device: Kind,
     deterministic: bool,
     version: str,
     pictures: bool = False,
@@ -91,13 +92,12 @@ def server_command(
     classifies: bool = False,
     host: str = HOST,
     has_weights: bool = True,
-    npu: bool = False,
     part: Part | None = None,
 ) -> list[str]:
     """Return the command line. It names everything that decides how a batch is cut, instead of leaving it to the machine's size.
 
     pictures: whether the model accepts any. adapter: served beside the weights, if given. classifies: the model is a classifier.
-    host: the address at which it listens. has_weights: whether it loads those of the model's folder. npu: the GPU is an NPU.
+    host: the address at which it listens. has_weights: whether it loads those of the model's folder.
     part: of a server that several machines share, if it is one.
     """
     flags = {
@@ -128,16 +128,16 @@ def server_command(
         "--sleep-on-idle",
         *(() if has_weights else ("--load-format=dummy",)),  # they come with the next weight sync
         *(("--enable-fp32-lm-head",) if head_dtype == "float32" else ()),
-        *(_gpu_flags(config, dtype, deterministic=deterministic, npu=npu) if gpu else CPU_FLAGS),
+        *(CPU_FLAGS if device == "cpu" else _gpu_flags(config, dtype, device, deterministic=deterministic)),
         *(CLASSIFIER_FLAGS if classifies else ()),
-        *((CPU_MEMORY_FLAG,) if classifies and not gpu else ()),
+        *((CPU_MEMORY_FLAG,) if classifies and device == "cpu" else ()),
         *(MEMORY_FLAGS if config.release_memory else ()),
         *(
             ("--enable-weights-cpu-backup",) if config.release_memory and classifies else ()
         ),  # no weight sync brings them back
         *(PICTURE_FLAGS if pictures else ()),
-        *(CPU_PICTURE_FLAGS if pictures and not gpu else ()),
-        *(adapter_flags(adapter, gpu=gpu) if adapter is not None else ()),
+        *(CPU_PICTURE_FLAGS if pictures and device == "cpu" else ()),
+        *(adapter_flags(adapter, device) if adapter is not None else ()),
     ]
 
 
@@ -146,25 +146,25 @@ def _part_flags(part: Part | None) -> dict[str, str]:
     return {} if part is None else {"nnodes": str(part.of), "node-rank": str(part.number), "dist-init-addr": part.store}
 
 
-def _gpu_flags(config: Config, dtype: str, *, deterministic: bool, npu: bool) -> tuple[str, ...]:
+def _gpu_flags(config: Config, dtype: str, device: Kind, *, deterministic: bool) -> tuple[str, ...]:
     """Return the flags that only a server on a GPU gets, or on an NPU."""
     attention = config.attention_backend or (FLOAT32_ATTENTION if dtype == "float32" else None)
-    attention = NPU_ATTENTION if npu else attention
+    attention = NPU_ATTENTION if device == NPU else attention
     return (
-        *(("--device=npu",) if npu else ()),
+        *(("--device=npu",) if device == NPU else ()),
         *(() if attention is None else (f"--attention-backend={attention}",)),
         *(("--enable-deterministic-inference",) if deterministic else ()),
     )
 
 
-def adapter_flags(form: AdapterForm, *, gpu: bool) -> list[str]:
+def adapter_flags(form: AdapterForm, device: Kind) -> list[str]:
     """Return the flags of a served adapter. Room for one is enough: requests of two versions are never computed together."""
     return [
         "--enable-lora",
         f"--max-lora-rank={form.rank}",
         "--max-loras-per-batch=1",
         "--lora-strict-loading",
-        *(() if gpu else ("--lora-backend=torch_native",)),  # the others are kernels for a GPU
+        *(("--lora-backend=torch_native",) if device == "cpu" else ()),  # the others are kernels for a GPU
         "--lora-target-modules",
         *form.target_modules,
     ]
@@ -173,18 +173,17 @@ def adapter_flags(form: AdapterForm, *, gpu: bool) -> list[str]:
 def server_environment(
     inherited: Mapping[str, str],
     scratch: Path,
+    device: Kind,
     *,
-    gpu: bool,
     leaves: bool = False,
     threads: int = 1,
-    npu: bool = False,
 ) -> dict[str, str]:
     """Return the environment. Temporary files and sockets go to the scratch folder; imports may cache their bytecode.
 
     SGLang's processes find each other by a file there: its default is a store that every host can read and write.
     leaves: whether it can release its GPU memory. Settings of torch's allocator are then dropped: with them its memory might not come
     from where torch-memory-saver looks.
-    threads: number for computing on a CPU. On a busy machine two of them wait for each other, spinning. npu: without CUDA's variables.
+    threads: number for computing on a CPU. On a busy machine two of them wait for each other, spinning.
     """
     dropped = OF_THE_ALLOCATOR if leaves else ()
     outer = {name: value for name, value in inherited.items() if not _is_dropped(name) and name not in dropped}
@@ -194,7 +193,7 @@ def server_environment(
         "SGLANG_LOGGING_CONFIG_PATH": str(scratch / LOGGING),
     }
     on_cpu = CPU_ENVIRONMENT | dict.fromkeys(COMPUTING, str(threads))
-    of_device = {} if npu else compiler_environment(outer) if gpu else on_cpu
+    of_device = on_cpu if device == "cpu" else compiler_environment(outer) if device == "cuda" else {}
     return outer | ENVIRONMENT | of_device | own
 
 
@@ -212,7 +211,7 @@ def picture_environment(*, deterministic: bool, keep: bool) -> dict[str, str]:
     return cache | together
 
 
-def divided_environment(ranks: int, *, gpu: bool) -> dict[str, str]:
+def divided_environment(ranks: int, device: Kind) -> dict[str, str]:
     """Return further environment variables for a server that divides its model over `ranks` ranks.
 
     On GPUs SGLang would refuse to start where one has less free memory than another, as beside a policy that uses some of them.
@@ -220,7 +219,7 @@ def divided_environment(ranks: int, *, gpu: bool) -> dict[str, str]:
     """
     if ranks == 1:
         return {}
-    if gpu:
+    if device != "cpu":
         return {"SGLANG_ENABLE_TP_MEMORY_INBALANCE_CHECK": "0"}
     return {"SGLANG_CPU_OMP_THREADS_BIND": "|".join([f"0-{(os.cpu_count() or 1) - 1}"] * ranks)}
 

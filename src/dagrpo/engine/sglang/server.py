@@ -212,8 +212,7 @@ class SGLangServer:
 
     def _launch(self, port: int) -> WatchedProcess:
         device = accelerator.kind()
-        gpu, npu = device != "cpu", device == accelerator.NPU
-        if self._config.release_memory and not gpu:
+        if self._config.release_memory and device == "cpu":
             raise UserError(NO_GPU_TO_LEAVE)
         scratch = self._resources.enter_context(temporary_folder(Path(tempfile.gettempdir()), "sglang"))
         settings = write_settings(scratch, self.api_key)
@@ -225,7 +224,7 @@ class SGLangServer:
             settings,
             dtype=self._dtype,
             head_dtype=self._head_dtype,
-            gpu=gpu,
+            device=device,
             deterministic=self._deterministic,
             version=self._version,
             pictures=pictures,
@@ -233,16 +232,15 @@ class SGLangServer:
             classifies=self._classifies,
             host=self._host,
             has_weights=self._has_weights,
-            npu=npu,
             part=self._part,
         )
         inherited = os.environ | ({} if self._only_gpus is None else {VISIBLE: self._only_gpus})
         environment = server_environment(
-            inherited, scratch, gpu=gpu, leaves=self._config.release_memory, threads=self._config.threads, npu=npu
+            inherited, scratch, device, leaves=self._config.release_memory, threads=self._config.threads
         )
         if (self._config.weight_sync == "distributed" and self._host != HOST) or self._part is not None:
             environment |= sockets_on(interface_of(self._host))
-        environment |= divided_environment(self._ranks, gpu=gpu)
+        environment |= divided_environment(self._ranks, device)
         if self._part is not None:
             environment |= shared_environment(self._part)
         if pictures:
