@@ -276,7 +276,7 @@ SEEING = {"fresh": {"vision": {"family": "qwen2_5_vl"}}}
                 "training": {"staleness": 1},
                 "runtime": {"reward_model": {"release_memory": True}},
             },
-            "runtime.reward_model.release_memory leaves the GPU only between scores",
+            "runtime.reward_model.release_memory releases the GPU meanwhile",
         ),
         (
             {"runtime": {"reward_model": {"replicas": 3, "own_gpus": True}}},
@@ -284,7 +284,7 @@ SEEING = {"fresh": {"vision": {"family": "qwen2_5_vl"}}}
         ),
         (
             {"training": {"staleness": 1}, "runtime": {"engine": {"release_memory": True}}},
-            "the engine samples while the policy is updated, but runtime.engine.release_memory has it leave its GPU",
+            "while the policy is updated, but runtime.engine.release_memory releases the GPU meanwhile",
         ),
         (
             {

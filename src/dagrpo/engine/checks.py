@@ -141,18 +141,23 @@ def _check_policy(params: Params) -> None:
         raise UserError(
             f"runtime.engine.nodes is {engine.nodes}, so that no server shares a machine with the policy: set runtime.engine.{key} to false"
         )
-    if engine.release_memory and engine.own_gpus:
-        raise UserError(
-            "runtime.engine.release_memory and own_gpus are both true, but a server with its own GPU makes room for no other process: "
-            "set one of them to false"
-        )
-    if engine.release_memory and training.staleness:
-        raise UserError(
-            f"training.staleness is {training.staleness}, so that the engine samples while the policy is updated, but "
-            "runtime.engine.release_memory has it leave its GPU meanwhile: set one of them to 0 or false"
-        )
+    _check_release(POLICY, engine, training.staleness)
     if training.lora.serving == "adapter":
         _check_served_adapter(params)
+
+
+def _check_release(section: str, engine: EngineConfig, staleness: int) -> None:
+    """Raise UserError if an engine has to release a GPU that no other process needs, or that it needs itself meanwhile."""
+    if engine.release_memory and engine.own_gpus:
+        raise UserError(
+            f"{section}.release_memory and own_gpus are both true, but a server with its own GPU makes room for no other process: "
+            "set one of them to false"
+        )
+    if engine.release_memory and staleness:
+        raise UserError(
+            f"training.staleness is {staleness}, so that completions are sampled and scored while the policy is updated, but "
+            f"{section}.release_memory releases the GPU meanwhile: set one of them to 0 or false"
+        )
 
 
 def _check_served_adapter(params: Params) -> None:
@@ -220,16 +225,7 @@ def _check_reward_model(params: Params) -> None:
             f"runtime.reward_model.name is {engine.name}, which serves no sequence classifiers: choose another engine, or leave "
             "reward_model out of reward.components"
         )
-    if engine.release_memory and engine.own_gpus:
-        raise UserError(
-            "runtime.reward_model.release_memory and own_gpus are both true, but a server with its own GPU makes room for no other "
-            "process: set one of them to false"
-        )
-    if engine.release_memory and params.training.staleness:
-        raise UserError(
-            f"training.staleness is {params.training.staleness}, so that completions are scored while the policy is updated, but "
-            "runtime.reward_model.release_memory leaves the GPU only between scores: set one of them to 0 or false"
-        )
+    _check_release(REWARD_MODEL, engine, params.training.staleness)
     shared = {*engine.servers} & {*params.runtime.teacher.servers}
     if params.algorithm.teacher.is_there and shared:
         raise UserError(
