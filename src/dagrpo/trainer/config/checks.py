@@ -15,8 +15,8 @@ class Gates(Section):
     every: Annotated[int, Field(ge=1, le=MOST_STEPS)] = Field(
         1,
         description=(
-            "Compare digests and probe every n weight syncs, and always at the first of an execution. Both take "
-            "some 65 ms of processor time on a CPU, however long a step takes."
+            "Compare digests and probe every n weight syncs, and always at the first of an execution. On two cores both take "
+            "some 60 ms with the tiny model and 0.8 s with SmolLM2-135M, however many tokens a step has."
         ),
     )
     digest_mebibytes: Annotated[int, Field(ge=0, le=1 << 20)] = Field(
