@@ -94,6 +94,15 @@ def test_the_head_of_a_qwen_model_gets_a_bias_of_0(fresh_model: Path, tmp_path: 
     assert load_file(served / BIAS_FILE)["score.bias"].tolist() == [0.0]
 
 
+def test_a_bias_is_written_through_no_link_of_the_checkpoint(fresh_model: Path, tmp_path: Path) -> None:
+    qwen, mine = make_classifier(tmp_path / "qwen2", fresh_model, "qwen2"), tmp_path / "mine"
+    mine.write_text("precious")
+    (qwen / BIAS_FILE).symlink_to(mine)
+    (tmp_path / "served").mkdir()
+    assert load_file(with_head_bias(qwen, tmp_path / "served") / BIAS_FILE)["score.bias"].tolist() == [0.0]
+    assert mine.read_text() == "precious"
+
+
 def test_a_model_that_is_no_classifier_of_one_label_is_refused(fresh_model: Path, tmp_path: Path) -> None:
     with (
         pytest.raises(ServerError, match="and a reward model is a sequence classifier of one"),

@@ -13,6 +13,7 @@ from dagrpo.core.errors import UserError
 from dagrpo.pipeline.crate.reading import Crate, Recorded
 from dagrpo.utils.files import sha256_of
 
+PLACE = Path("their.crate")
 COMPONENT = '''"""A reward."""
 from pathlib import Path
 
@@ -42,14 +43,14 @@ def _crate(changes: dict[str, Any], code: dict[str, str] | None = None, name: st
 
 
 def test_the_parameters_are_the_crates_under_a_name_of_their_own() -> None:
-    params = parameters(_crate({"training": {"steps": 7}}), Params(), ())
+    params = parameters(_crate({"training": {"steps": 7}}), PLACE, Params(), ())
     assert params.training.steps == 7
     assert params.experiment.name == "theirs~reproduced"
     assert not params.runtime.reuse
 
 
 def test_an_override_run_has_one_name_too() -> None:
-    assert parameters(_crate({}, name="theirs~abc"), Params(), ()).experiment.name == "theirs~reproduced"
+    assert parameters(_crate({}, name="theirs~abc"), PLACE, Params(), ()).experiment.name == "theirs~reproduced"
 
 
 def test_what_a_machine_alone_knows_is_of_this_one() -> None:
@@ -64,7 +65,7 @@ def test_what_a_machine_alone_knows_is_of_this_one() -> None:
         "reward_model": {"servers": ["http://them:2"]},
     }
     here = parse({"data": {"mirror": "my/mirror"}})
-    params = parameters(_crate(theirs), here, ())
+    params = parameters(_crate(theirs), PLACE, here, ())
     assert params.data.mirror == "my/mirror"
     assert (params.runtime.engine.nodes, params.runtime.engine.nodes_per_server) == (0, 1)
     assert params.runtime.reward_model.servers == []
@@ -73,9 +74,9 @@ def test_what_a_machine_alone_knows_is_of_this_one() -> None:
 
 
 def test_a_value_of_ones_own_takes_the_place_of_the_crates() -> None:
-    assert parameters(_crate({}), Params(), ["training.steps=9"]).training.steps == 9
+    assert parameters(_crate({}), PLACE, Params(), ["training.steps=9"]).training.steps == 9
     with pytest.raises(UserError, match="write KEY=VALUE"):
-        parameters(_crate({}), Params(), ["training.steps"])
+        parameters(_crate({}), PLACE, Params(), ["training.steps"])
 
 
 @pytest.mark.parametrize(
@@ -104,6 +105,10 @@ def test_a_value_of_ones_own_takes_the_place_of_the_crates() -> None:
             {"reward": {"components": {"judge": {"answers": "src/mine.py"}}}},
             r"judge\.answers is .*to which the run would write",
         ),
+        (
+            {"rollout": {"agent": {"name": "verifiers", "taskset": "a.b", "lock": "their.crate/packages.lock"}}},
+            r"rollout\.agent\.lock is .*from which the run would install packages",
+        ),
         ({"training": {"setps": 1}}, "unknown key `training.setps`"),
         ({"experiment": {"name": "other"}}, "since the stages ran with different ones"),
         ({"data": 3}, "`data` is 3: it is a section"),
@@ -112,7 +117,7 @@ def test_a_value_of_ones_own_takes_the_place_of_the_crates() -> None:
 )
 def test_what_leads_out_is_refused(changes: dict[str, Any], sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
-        parameters(_crate(changes), Params(), ())
+        parameters(_crate(changes), PLACE, Params(), ())
 
 
 Named = Callable[[str], dict[str, Any]]
@@ -131,7 +136,7 @@ KINDS: dict[str, Named] = {
 @pytest.mark.parametrize("path", ["their_lab_xyz:digits", "antigravity:fly", "dagrpo.cli.clean:remove_override_runs"])
 def test_code_that_is_not_ones_own_is_refused_before_it_is_imported(kind: str, path: str) -> None:
     with pytest.raises(UserError, match="names code of its author"):
-        parameters(_crate(KINDS[kind](path)), Params(), ())
+        parameters(_crate(KINDS[kind](path)), PLACE, Params(), ())
 
 
 @pytest.fixture
@@ -146,11 +151,20 @@ def own_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_ones_own_code_runs_if_it_is_the_same(own_code: Path) -> None:
     crate = _crate(KINDS["reward"]("lab_of_mine_xyz:digits"), {own_code.name: sha256_of(own_code)})
-    assert "lab_of_mine_xyz:digits" in parameters(crate, Params(), ()).reward.components
+    assert "lab_of_mine_xyz:digits" in parameters(crate, PLACE, Params(), ()).reward.components
 
 
 def test_ones_own_code_of_another_version_is_not_imported(own_code: Path) -> None:
     crate = _crate(KINDS["reward"]("lab_of_mine_xyz:digits"), {own_code.name: "0" * 64})
     with pytest.raises(UserError, match=r"of which lab_of_mine_xyz\.py here is another than its author's"):
-        parameters(crate, Params(), ())
+        parameters(crate, PLACE, Params(), ())
+    assert not Path("imported").exists()
+
+
+def test_a_file_of_the_crate_is_not_ones_own_code(own_code: Path) -> None:
+    Path("crate").mkdir()
+    theirs = own_code.rename(Path("crate", own_code.name))
+    crate = _crate(KINDS["reward"]("crate.lab_of_mine_xyz:digits"), {"crate/lab_of_mine_xyz.py": sha256_of(theirs)})
+    with pytest.raises(UserError, match="names code of its author"):
+        parameters(crate, Path("crate"), Params(), ())
     assert not Path("imported").exists()

@@ -38,7 +38,7 @@ def reproduce(
 
     require_own_code()
     recorded = read_crate(crate)
-    params = parameters(recorded, read_params(PARAMS), given or ())
+    params = parameters(recorded, crate, read_params(PARAMS), given or ())
     file = FOLDER / f"{recorded.experiment}.yaml"
     write_text(file, params_yaml(params))
     typer.echo(f"{recorded.experiment} of the crate runs as {params.experiment.name}, with {file}; {_needs(params)}.")

@@ -13,7 +13,7 @@ from dagrpo.config.selection import named_code
 from dagrpo.core.errors import UserError
 from dagrpo.core.escape import brief, one_line
 from dagrpo.core.user_code import only_modules
-from dagrpo.data.verifiers_package import ENVIRONMENT
+from dagrpo.data.verifiers_package import ENVIRONMENT, LOCK
 from dagrpo.pipeline.crate.finished import recorded_params
 from dagrpo.pipeline.crate.reading import Crate
 from dagrpo.pipeline.identity import code_of
@@ -43,15 +43,19 @@ OF_THE_MACHINE = (
     "runtime.backend",
 )
 FOR_PROGRAMS = ("command", "settings")  # keys of words that a program gets: an agent's, a backend's
-# Places that a run writes to: a crate may name these alone.
-WRITTEN = {"rollout.agent.environment": ENVIRONMENT, "reward.components.judge.answers": ANSWERS}
+# Places of which a crate may name these alone, and what a run does with them.
+FIXED = {
+    "rollout.agent.environment": (ENVIRONMENT, "to which the run would write"),
+    "reward.components.judge.answers": (ANSWERS, "to which the run would write"),
+    "rollout.agent.lock": (LOCK, "from which the run would install packages"),
+}
 _ADDRESS = re.compile(r"[\x00-\x20]*(\w+://|[/~])|(.*/)?\.\.(/|$)", re.DOTALL)  # leads out of the folder or to a server
 
 
-def parameters(crate: Crate, here: Params, given: Sequence[str]) -> Params:
+def parameters(crate: Crate, place: Path, here: Params, given: Sequence[str]) -> Params:
     """Return the parameters of a crate under the name of an override run; those of the machine are this one's.
 
-    given: `key=value` in the place of what the crate has. Raises UserError if the crate names code, a command, a path or a server that is
+    place: where the crate lies. given: `key=value` in the place of what the crate has. Raises UserError if the crate names code, a command, a path or a server that is
     refused, or if its parameters do not fit this version.
     """
     oracles = any(score.get("oracle") is True for score in crate.scores.values())
@@ -70,11 +74,11 @@ def parameters(crate: Crate, here: Params, given: Sequence[str]) -> Params:
     name = f"{crate.experiment.partition(TRY)[0]}{TRY}{WORD}"
     values = merged(values, {"experiment": {"name": name}})
     known = {file: digest for files in crate.code.values() for file, digest in files.items()}
-    with only_modules(lambda module: _require_same_code(module, known)):
+    with only_modules(lambda module: _require_same_code(module, known, place)):
         params = parse_with_tasks(values, "the crate")
         for code in (each for kind in named_code(params, params.experiment.tasks).values() for each in kind):
             for module in code.modules:
-                _require_same_code(module, known)
+                _require_same_code(module, known, place)
     return params
 
 
@@ -105,10 +109,10 @@ def _require_nothing_outside(values: Mapping[str, Any], chosen: Mapping[str, Any
                 f"to run it, give it yourself, --set {key}=..."
             )
         is_path = isinstance(value, str) and ":" not in value  # the class of an environment has a colon
-        if is_path and key in WRITTEN and value != WRITTEN[key]:
+        if is_path and key in FIXED and value != FIXED[key][0]:
+            usual, purpose = FIXED[key]
             raise UserError(
-                f"The crate's {key} is {brief(value)}, to which the run would write: name a place of yours, --set {key}=..., such as "
-                f"{WRITTEN[key]}."
+                f"The crate's {key} is {brief(value)}, {purpose}: name a place of yours, --set {key}=..., such as {usual}."
             )
         for text in value if isinstance(value, list) else [value]:
             if isinstance(text, str) and _ADDRESS.match(text):
@@ -130,11 +134,16 @@ def _nested(values: Any, key: str = "") -> Iterator[tuple[str, Any]]:
                 yield from _nested(value, key)
 
 
-def _require_same_code(module: str, known: Mapping[str, str]) -> None:
-    """Raise UserError unless the module and what it imports are your own, and have the digests on record. Nothing is imported for it."""
+def _require_same_code(module: str, known: Mapping[str, str], crate: Path) -> None:
+    """Raise UserError unless the module and what it imports are your own, and have the digests on record. Nothing is imported for it.
+
+    crate: the crate's folder, none of whose files is your own.
+    """
     shown = one_line(module, 200)
     files = [file for file in code_of(module) if not _is_of_dagrpo(file)] if _is_name(module) else []
-    if not files or any(_is_installed(file) for file in files):
+    if not files or any(
+        _is_installed(file) or place_of(file).resolve().is_relative_to(crate.resolve()) for file in files
+    ):
         raise UserError(
             f"The crate names code of its author, {shown}, which is not here: get it from its author, read it, and put it in `src` of this "
             "folder, or on PYTHONPATH. A crate is not trusted with other modules."

@@ -128,7 +128,7 @@ def with_head_bias(model: Path, folder: Path) -> Path:
     if not read_object(model / "config.json")["architectures"][0].startswith("Qwen") or BIAS in tensors.specs:
         return model
     for path in model.iterdir():
-        if path.name != INDEX:
+        if path.name not in (INDEX, BIAS_FILE):
             (folder / path.name).symlink_to(path.resolve())
     save_file({BIAS: torch.zeros(1, dtype=tensors.specs[HEAD].dtype)}, folder / BIAS_FILE)
     if (model / INDEX).is_file():
