@@ -78,6 +78,11 @@ def test_what_is_no_text_names_the_file_the_row_and_the_files_column(value: obje
         _row(value).text("it")
 
 
+def test_half_of_a_surrogate_pair_in_a_list_is_refused_too() -> None:
+    with pytest.raises(ValueError, match=r"its\.column` holds half of a surrogate pair"):
+        _row(["a", "\ud83e"]).texts("it")
+
+
 def test_integers_are_integers() -> None:
     assert _row(-3).integer("it") == -3
     assert _row([1, -2]).integers("it") == (1, -2)

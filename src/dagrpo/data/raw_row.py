@@ -43,11 +43,14 @@ class RawRow:
             raise self.error(field, "is empty")
         if len(text) > longest:
             raise self.error(field, f"has {len(text):,} characters, which is more than {longest:,}")
+        self._require_encodable(field, text)
+        return text
+
+    def _require_encodable(self, field: str, text: str) -> None:
         try:
             text.encode()
         except UnicodeEncodeError:
             raise self.error(field, "holds half of a surrogate pair, which is not text") from None
-        return text
 
     def integer(self, field: str) -> int:
         """Return an integer."""
@@ -76,6 +79,7 @@ class RawRow:
             raise self.error(field, f"is {brief(value)}, not a list of texts")
         if sum(map(len, value)) > LONGEST_TEXT:
             raise self.error(field, f"has more than {LONGEST_TEXT:,} characters")
+        self._require_encodable(field, "".join(value))
         return tuple(value)
 
     def share(self, field: str) -> float | None:

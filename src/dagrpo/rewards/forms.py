@@ -137,7 +137,7 @@ def _equation(text: str, depth: int = 0) -> Form | None:
         return replace(forms[-1], name=name) if _same_numbers(forms) else _words(text)
     if len(forms) == 1 and (not name or kinds < {"values", "too large"}):
         return replace(forms[0], name=name)
-    if not kinds.isdisjoint(("words", "too large")):
+    if not forms or not kinds.isdisjoint(("words", "too large")):  # x = x states nothing
         return _words(text)
     latex = "=".join(without_separators(written_out(side)).strip() for side in whole)
     return Form(kind="equation", latex=latex, name=name, values=forms)

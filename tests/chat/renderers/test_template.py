@@ -279,3 +279,14 @@ def test_no_tokens_raise(qwen: PreTrainedTokenizerBase, token_ids: Sequence[int]
     extension = chat.extension(prompt, token_ids, [RESULT], TOOLS)
     assert extension is None or decoded(qwen, extension).endswith("<|im_start|>assistant\n")
     chat.prompt([QUESTION, chat.message(answer), RESULT], TOOLS)
+
+
+@pytest.mark.parametrize("text", ["\ufdd0999\ufdd1", f"\ufdd0{'9' * 5000}\ufdd1", "\ufdd00\ufdd1", "\ufdd1\ufdd0"])
+def test_a_text_that_looks_like_a_stand_in_for_a_special_token_is_plain_text(
+    tokenizer: PreTrainedTokenizerBase, text: str
+) -> None:
+    shown, tokens = bound(tokenizer).prompt([{"role": "user", "content": text}], ())
+    plain, expected = bound(tokenizer).prompt(
+        [{"role": "user", "content": text.translate({0xFDD0: 0xFFFD, 0xFDD1: 0xFFFD})}], ()
+    )
+    assert (shown, tokens) == (plain, expected)

@@ -293,3 +293,12 @@ def test_what_sglang_logs_of_its_settings_is_without_the_api_key(tmp_path: Path)
     environment = server_environment(os.environ | {"HF_TOKEN": "m4rked-s3cret"}, tmp_path, device="cuda")
     done = subprocess.run([sys.executable, "-c", LOGS], env=environment, capture_output=True, text=True, check=True)
     assert done.stderr.rstrip().endswith("] server_args={'api_key': '***', 'port': 1} ***")
+
+
+def test_a_health_check_which_needs_no_key_adds_no_request(tmp_path: Path) -> None:
+    """SGLang exempts all paths under /health from its key, and by default answers them by sampling a token."""
+    from sglang.srt.environ import envs
+
+    environment = server_environment({}, tmp_path, "cuda")
+    assert environment["SGLANG_DIAG_BYPASS_HEALTH_GENERATE"] == "1"
+    assert hasattr(envs, "SGLANG_DIAG_BYPASS_HEALTH_GENERATE")

@@ -50,6 +50,11 @@ def test_every_verdict_has_its_price(verdict: Verdict, price: float) -> None:
     assert value("accuracy", judged(verdict), correct=2.0, wrong=-1.0, missing=-3.0, unverifiable=-0.5) == price
 
 
+def test_an_unverifiable_answer_pays_as_little_as_a_wrong_one_unless_it_has_a_price() -> None:
+    assert value("accuracy", judged("unverifiable"), wrong=-1.0) == -1.0
+    assert value("accuracy", judged("unverifiable"), wrong=-1.0, unverifiable=0.0) == 0.0
+
+
 @pytest.mark.parametrize(
     ("tokens", "penalty"), [(0, 0.0), (16384, 0.0), (16385, -1 / 4096), (18432, -0.5), (20480, -1.0), (30000, -1.0)]
 )

@@ -64,10 +64,17 @@ class Tokens:
         return token_id
 
     def _guard(self, text: str) -> str:
-        return self._pattern.sub(lambda match: f"{_BEGIN}{self.special.index(match[0])}{_END}", text)
+        return self._pattern.sub(
+            lambda match: f"{_BEGIN}{self.special.index(match[0])}{_END}", _without_stand_ins(text)
+        )
 
     def _part(self, text: str) -> str:
-        return self._pattern.sub(lambda match: f"{match[0][:1]} {match[0][1:]}", text)
+        return self._pattern.sub(lambda match: f"{match[0][:1]} {match[0][1:]}", _without_stand_ins(text))
+
+
+def _without_stand_ins(text: str) -> str:
+    """Return a text of messages in which nothing looks like a stand-in."""
+    return text.replace(_BEGIN, "\ufffd").replace(_END, "\ufffd")
 
 
 def _mapped(value: Any, change: Callable[[str], str]) -> Any:

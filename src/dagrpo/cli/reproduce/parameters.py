@@ -55,7 +55,9 @@ _ADDRESS = re.compile(r"[\x00-\x20]*(\w+://|[/~])|(.*/)?\.\.(/|$)", re.DOTALL)  
 def parameters(crate: Crate, place: Path, here: Params, given: Sequence[str]) -> Params:
     """Return the parameters of a crate under the name of an override run; those of the machine are this one's.
 
-    place: where the crate lies. given: `key=value` in the place of what the crate has. Raises UserError if the crate names code, a command, a path or a server that is
+    place: where the crate lies. given: `key=value` in the place of what the crate has.
+
+    Raises UserError if the crate names code, a command, a path or a server that is
     refused, or if its parameters do not fit this version.
     """
     oracles = any(score.get("oracle") is True for score in crate.scores.values())

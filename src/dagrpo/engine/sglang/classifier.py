@@ -26,6 +26,7 @@ from dagrpo.engine.sglang.server import SGLangServer
 from dagrpo.utils.files import read_object, write_json
 
 AT_ONCE = 64  # conversations of an HTTP request
+MOST_BYTES = 1 << 14  # of the answer for one conversation
 HEAD, BIAS, BIAS_FILE = "score.weight", "score.bias", "score-bias.safetensors"
 
 
@@ -71,6 +72,8 @@ class SGLangClassifier:
 
     async def _scores(self, server: HttpServer, conversations: Sequence[Sequence[int]]) -> list[float]:
         answer = await server.post("/classify", {"input_ids": [list(tokens) for tokens in conversations]})
+        if len(answer) > len(conversations) * MOST_BYTES:
+            raise refused(server.address, "/classify", f"{len(answer):,} bytes", answer)
         try:
             replies = _REPLIES.validate_json(answer)
         except ValidationError:

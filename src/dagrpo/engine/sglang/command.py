@@ -69,7 +69,7 @@ FLOAT32_ATTENTION = "triton"
 ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
     "TRANSFORMERS_OFFLINE": "1",
-    "SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION": "0",  # a health check must not add a request to a batch
+    "SGLANG_DIAG_BYPASS_HEALTH_GENERATE": "1",  # a health check, which takes no key, must not add a request to a batch
     **LOOPBACK,
     "NO_PROXY": HOST,
     "no_proxy": HOST,
