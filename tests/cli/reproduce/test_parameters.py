@@ -109,6 +109,10 @@ def test_a_value_of_ones_own_takes_the_place_of_the_crates() -> None:
             {"rollout": {"agent": {"name": "verifiers", "taskset": "a.b", "lock": "their.crate/packages.lock"}}},
             r"rollout\.agent\.lock is .*from which the run would install packages",
         ),
+        (
+            {"rollout": {"agent": {"name": "verifiers", "taskset": "a.b", "harness": "theirs"}}},
+            r"rollout\.agent\.harness is .*which would run beside the taskset",
+        ),
         ({"training": {"setps": 1}}, "unknown key `training.setps`"),
         ({"experiment": {"name": "other"}}, "since the stages ran with different ones"),
         ({"data": 3}, "`data` is 3: it is a section"),

@@ -43,11 +43,12 @@ OF_THE_MACHINE = (
     "runtime.backend",
 )
 FOR_PROGRAMS = ("command", "settings")  # keys of words that a program gets: an agent's, a backend's
-# Places of which a crate may name these alone, and what a run does with them.
+# Values of which a crate may name these alone, and what a run does with others.
 FIXED = {
     "rollout.agent.environment": (ENVIRONMENT, "to which the run would write"),
     "reward.components.judge.answers": (ANSWERS, "to which the run would write"),
     "rollout.agent.lock": (LOCK, "from which the run would install packages"),
+    "rollout.agent.harness": ("null", "which would run beside the taskset"),
 }
 _ADDRESS = re.compile(r"[\x00-\x20]*(\w+://|[/~])|(.*/)?\.\.(/|$)", re.DOTALL)  # leads out of the folder or to a server
 
@@ -113,9 +114,7 @@ def _require_nothing_outside(values: Mapping[str, Any], chosen: Mapping[str, Any
         is_path = isinstance(value, str) and ":" not in value  # the class of an environment has a colon
         if is_path and key in FIXED and value != FIXED[key][0]:
             usual, purpose = FIXED[key]
-            raise UserError(
-                f"The crate's {key} is {brief(value)}, {purpose}: name a place of yours, --set {key}=..., such as {usual}."
-            )
+            raise UserError(f"The crate's {key} is {brief(value)}, {purpose}: name yours, --set {key}=..., or {usual}.")
         for text in value if isinstance(value, list) else [value]:
             if isinstance(text, str) and _ADDRESS.match(text):
                 raise UserError(
