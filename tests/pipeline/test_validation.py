@@ -252,3 +252,9 @@ def test_every_task_that_can_run_is_used_by_a_shipped_preset() -> None:
     used = {task for names in presets for task in composed(names, ROOT / "presets").experiment.tasks}
     used.add("verifiers")  # whose taskset is the user's own
     assert {name for name in TASKS.own_names() if not TASKS.get(name).images} - used == set()
+
+
+def test_a_task_with_a_colon_in_its_import_path_is_not_taken_for_a_known_one() -> None:
+    with pytest.raises(UserError, match=r"has `\.` before the object, as in `vowel_task\.vowels`") as caught:
+        parse_with_tasks({"experiment": {"train": "vowel_task:vowels"}}, "params.yaml")
+    assert "nearest" not in str(caught.value)

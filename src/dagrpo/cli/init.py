@@ -37,6 +37,9 @@ WRITTEN = (
 SNAKEFILE = '''"""A study with dagrpo: `snakemake --cores all target`. Rules of your own go below."""
 
 from dagrpo.config.places import SNAKEFILE
+from dagrpo.pipeline.snakemake.checks import require_project
+
+require_project()
 
 
 configfile: "params.yaml"

@@ -34,7 +34,9 @@ class Mistake:
         if self.error["type"] == "extra_forbidden":
             return f"{source}: unknown key `{key}`: {_hint(inside, self.prefix, self.part, known)}."
         if self.error["type"] == "value_error":
-            return f"{source}: {str(self.error['ctx']['error']).removesuffix('.')}."
+            message = str(self.error["ctx"]["error"]).removesuffix(".")
+            section = key.removesuffix(".")
+            return f"{source}: {message}{f' (`{section}`)' if section and section not in message else ''}."
         if self.error["type"] == "model_type":
             first = next((each.removeprefix(f"{key}.") for each in known if each.startswith(f"{key}.")), "...")
             return f"{source}: `{key}` is {brief(self.error['input'])}: it is a section, so give it keys, such as {{{first}: ...}}."

@@ -111,7 +111,7 @@ class Plugins(Generic[T]):
     def nearest(self, name: str) -> str | None:
         """Return the nearest known name for an unknown one; None for a known name, or without a near one."""
         known = self._known()
-        return None if name in known else nearest_of(name, known)
+        return None if name in known or self._as_import_path(name) else nearest_of(name, known)
 
     def _place(self, name: str) -> _Place:
         known = self._known()
@@ -130,14 +130,16 @@ class Plugins(Generic[T]):
         if name in self._renamed:
             return self._renamed[name]
         near = self.nearest(name)
-        module, _, attribute = name.rpartition(".")
-        if module and not near and self.separator != "." and attribute.isidentifier():
-            return (
-                f"an import path has `{self.separator}` before the object, as in `{module}{self.separator}{attribute}`"
-            )
+        if path := self._as_import_path(name):
+            return f"an import path has `{self.separator}` before the object, as in `{path}`"
         return (
             f"the nearest known one is `{near}`" if near else f"the known ones are {', '.join(sorted(self._known()))}"
         )
+
+    def _as_import_path(self, name: str) -> str | None:
+        """Return the import path that a name was to be, if another separator stands before its object."""
+        module, _, attribute = name.rpartition(":" if self.separator == "." else ".")
+        return f"{module}{self.separator}{attribute}" if module and attribute.isidentifier() else None
 
     def _own(self) -> dict[str, _Place]:
         found = pkgutil.iter_modules(self._folders())

@@ -112,19 +112,22 @@ def _scope(comparison: TaskComparison) -> str:
 
 
 def _other_metrics(comparison: TaskComparison) -> str:
-    """Name the metrics whose conclusion differs from that of greedy accuracy.
+    """Name the metrics whose interval has another side of 0 than that of greedy accuracy, or no side.
 
     The score without pictures is not compared: a policy that reads pictures better need not guess better.
     """
     expected = _sign(comparison.greedy.difference)
     differing = [
-        f"{metric_label(row.metric)} ({points(row.difference.value)}, {points_interval(row.difference)})"
-        for row in comparison.metrics[1:]
-        if row.metric != WITHOUT_PICTURES and _sign(row.difference) != expected
+        row for row in comparison.metrics[1:] if row.metric != WITHOUT_PICTURES and _sign(row.difference) != expected
     ]
     if not differing:
         return ""
-    return f"Other metrics disagree: {', '.join(differing)}."
+    named = [
+        f"{metric_label(row.metric)} ({points(row.difference.value)}, {points_interval(row.difference)})"
+        for row in differing
+    ]
+    verb = "do not show it" if not any(_sign(row.difference) for row in differing) else "disagree"
+    return f"Other metrics {verb}: {', '.join(named)}."
 
 
 def _sign(difference: Estimate) -> int:

@@ -58,7 +58,7 @@ def _text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
-        remedy = "`dagrpo use arithmetic_tiny` writes one" if path.parent.is_dir() else "correct the path"
+        remedy = "`dagrpo use arithmetic_tiny` writes one" if path.name == "params.yaml" else "correct the path"
         raise UserError(f"{path} is missing: {remedy}.") from None
     except OSError as error:
         raise UserError(

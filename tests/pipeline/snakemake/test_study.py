@@ -97,6 +97,13 @@ def test_a_study_is_planned_with_the_code_of_a_clone(study: Path, site: Path) ->
 
 
 @slow
+def test_a_params_yaml_of_a_study_that_is_not_yaml_is_named_with_the_line(study: Path, site: Path) -> None:
+    (study / "params.yaml").write_text("a: [1\n")
+    with pytest.raises(AssertionError, match=r"params\.yaml is not valid YAML \(line 2: expected"):
+        _run(study, site, "snakemake", "--cores", "2", "-n", "target")
+
+
+@slow
 def test_a_study_ignores_what_runs_write_and_no_names_of_a_clone(study: Path) -> None:
     ignored = set((study / ".gitignore").read_text().splitlines())
     assert {".venv/", "__pycache__/", ".state/", "logs/", "/data/*", "/results/*", "/*.crate/"} <= ignored

@@ -44,7 +44,8 @@ def _lines(status: Status) -> Iterator[Text]:
     yield from (Text(f"  {_progress(progress)}") for progress in status.progress)
     yield from (
         Text(
-            f"  {failure.what}: {sentence(failure.sentence)} Log: {one_line(failure.log, LONGEST_CHANGE)}", style="red"
+            f"  {failure.what}: {sentence(failure.sentence).removesuffix('.')}. Log: {one_line(failure.log, LONGEST_CHANGE)}",
+            style="red",
         )
         for failure in status.failures
     )
