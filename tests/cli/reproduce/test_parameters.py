@@ -106,7 +106,7 @@ def test_a_value_of_ones_own_takes_the_place_of_the_crates() -> None:
             r"judge\.answers is .*to which the run would write",
         ),
         (
-            {"rollout": {"agent": {"name": "verifiers", "taskset": "a.b", "lock": "their.crate/packages.lock"}}},
+            {"rollout": {"agent": {"name": "verifiers", "taskset": "a.b", "lock": "their.crate/a:b.lock"}}},
             r"rollout\.agent\.lock is .*from which the run would install packages",
         ),
         (

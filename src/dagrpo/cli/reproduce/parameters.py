@@ -58,8 +58,7 @@ def parameters(crate: Crate, place: Path, here: Params, given: Sequence[str]) ->
 
     place: where the crate lies. given: `key=value` in the place of what the crate has.
 
-    Raises UserError if the crate names code, a command, a path or a server that is
-    refused, or if its parameters do not fit this version.
+    Raises UserError if the crate names code, a command, a path or a server that is refused, or if its parameters do not fit this version.
     """
     oracles = any(score.get("oracle") is True for score in crate.scores.values())
     values = recorded_params(crate.records, oracles=oracles)
@@ -111,8 +110,8 @@ def _require_nothing_outside(values: Mapping[str, Any], chosen: Mapping[str, Any
                 f"The crate would hand {brief(value)} to a program ({key}). A crate is not trusted with that: read it, and if you want "
                 f"to run it, give it yourself, --set {key}=..."
             )
-        is_path = isinstance(value, str) and ":" not in value  # the class of an environment has a colon
-        if is_path and key in FIXED and value != FIXED[key][0]:
+        is_class = key == "rollout.agent.environment" and ":" in str(value)  # which is checked as code
+        if key in FIXED and isinstance(value, str) and not is_class and value != FIXED[key][0]:
             usual, purpose = FIXED[key]
             raise UserError(f"The crate's {key} is {brief(value)}, {purpose}: name yours, --set {key}=..., or {usual}.")
         for text in value if isinstance(value, list) else [value]:
