@@ -17,13 +17,12 @@ from types import FrameType
 from typing import Any
 from urllib.parse import quote
 
-from rich.console import Console
-
 from dagrpo.core.errors import UserError
 from dagrpo.tracking.store import follow_moved_artifacts, is_initialised, open_client, require_answer, require_usable
 from dagrpo.tracking.store_address import artifact_location, tracking_uri, without_user
 from dagrpo.tracking.sync import try_to_sync
 from dagrpo.tracking.views import VIEW, VIEW_TAG
+from dagrpo.utils.console import waiting
 from dagrpo.utils.yaml_text import read_yaml
 
 HOST = "127.0.0.1"
@@ -126,12 +125,13 @@ def _environment(uri: str) -> dict[str, str]:
 
 def _wait(server: "subprocess.Popen[bytes]", port: int) -> None:
     deadline = time.monotonic() + START_SECONDS
-    with Console(stderr=True).status("starting the MLflow UI"):
+    with waiting(f"MLflow UI, log {LOG}") as tell:
         while time.monotonic() < deadline and server.poll() is None:
             try:
                 with urllib.request.urlopen(f"http://{HOST}:{port}/health", timeout=1):
                     return
             except OSError:
+                tell("starting")
                 time.sleep(0.2)
     raise UserError(f"The MLflow UI did not start on port {port}: see {LOG}.")
 
