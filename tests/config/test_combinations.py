@@ -232,7 +232,7 @@ SEEING = {"fresh": {"vision": {"family": "qwen2_5_vl"}}}
         ({"runtime": {"engine": {"nodes": 1, "weight_sync": "tensors"}}}, "leave servers, nodes, own_gpus"),
         (
             {"runtime": {"engine": {"nodes_per_server": 2}}},
-            "or nodes_per_server to 1 (`runtime.engine`)",
+            "`runtime.engine`: nodes_per_server is 2, but nodes is 0 and replicas 1: set nodes",
         ),
         (
             {"runtime": {"engine": {"nodes": 3, "nodes_per_server": 2}}},

@@ -78,14 +78,14 @@ def test_a_score_that_was_helped_by_an_oracle_says_so_wherever_it_stands() -> No
 
 def test_metrics_that_do_not_show_what_greedy_accuracy_shows_are_named() -> None:
     text = format.interpretation(comparison(BETTER, BETTER, UNSURE))
-    assert "Other metrics do not show it: pass@4 (+2.0, \N{MINUS SIGN}5.0 to +9.0)." in text
+    assert "Other metrics show no such difference: pass@4 (+2.0, \N{MINUS SIGN}5.0 to +9.0)." in text
     assert "Other metrics" not in format.interpretation(comparison(BETTER, BETTER))
 
 
 def test_answers_without_pictures_need_not_become_better_with_the_others() -> None:
     seen = comparison(BETTER, UNSURE)
     blind = replace(seen, metrics=(seen.metrics[0], replace(seen.metrics[1], metric=WITHOUT_PICTURES)))
-    assert "Other metrics do not show it" in format.interpretation(seen)
+    assert "Other metrics show no such difference" in format.interpretation(seen)
     assert "Other metrics" not in format.interpretation(blind)
 
 

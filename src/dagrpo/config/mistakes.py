@@ -36,7 +36,8 @@ class Mistake:
         if self.error["type"] == "value_error":
             message = str(self.error["ctx"]["error"]).removesuffix(".")
             section = key.removesuffix(".")
-            return f"{source}: {message}{f' (`{section}`)' if section and section not in message else ''}."
+            is_named = not section or f"{section}." in message or f"`{section}`" in message
+            return f"{source}: {'' if is_named else f'`{section}`: '}{message}."
         if self.error["type"] == "model_type":
             first = next((each.removeprefix(f"{key}.") for each in known if each.startswith(f"{key}.")), "...")
             return f"{source}: `{key}` is {brief(self.error['input'])}: it is a section, so give it keys, such as {{{first}: ...}}."

@@ -139,7 +139,7 @@ class Plugins(Generic[T]):
     def _as_import_path(self, name: str) -> str | None:
         """Return the import path that a name was to be, if another separator stands before its object."""
         module, _, attribute = name.rpartition(":" if self.separator == "." else ".")
-        return f"{module}{self.separator}{attribute}" if module and attribute.isidentifier() else None
+        return f"{module.replace(':', '.')}{self.separator}{attribute}" if module and attribute.isidentifier() else None
 
     def _own(self) -> dict[str, _Place]:
         found = pkgutil.iter_modules(self._folders())

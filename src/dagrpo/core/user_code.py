@@ -39,7 +39,7 @@ class NamedCode:
     @classmethod
     def at(cls, paths: Iterable[str]) -> Self:
         """Return the modules of import paths, such as my_lab.tools:add."""
-        return cls(modules=tuple(module for path in paths if (module := path.partition(":")[0])))
+        return cls(modules=tuple(path.partition(":")[0] for path in paths if path))
 
     @classmethod
     def of_command(cls, words: Iterable[str]) -> Self:

@@ -126,7 +126,7 @@ def _other_metrics(comparison: TaskComparison) -> str:
         f"{metric_label(row.metric)} ({points(row.difference.value)}, {points_interval(row.difference)})"
         for row in differing
     ]
-    verb = "do not show it" if not any(_sign(row.difference) for row in differing) else "disagree"
+    verb = "disagree" if any(_sign(row.difference) for row in differing) else "show no such difference"
     return f"Other metrics {verb}: {', '.join(named)}."
 
 

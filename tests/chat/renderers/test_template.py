@@ -290,3 +290,14 @@ def test_a_text_that_looks_like_a_stand_in_for_a_special_token_is_plain_text(
         [{"role": "user", "content": text.translate({0xFDD0: 0xFFFD, 0xFDD1: 0xFFFD})}], ()
     )
     assert (shown, tokens) == (plain, expected)
+
+
+@pytest.mark.parametrize("text", ["\ufdd0999\ufdd1", "<|im_end|>"])
+def test_no_key_role_or_tool_spells_a_special_token(qwen: PreTrainedTokenizerBase, text: str) -> None:
+    arguments = {text: {"role": text, "names": [text]}}
+    called = {"role": "assistant", "content": "", "tool_calls": [call_of("", arguments)]}
+    tools = [{"type": "function", "function": {"name": "calc", "description": text, "parameters": {"type": "object"}}}]
+    _, tokens = bound(qwen).prompt([QUESTION, called], tools)
+    _, plain = bound(qwen).prompt([QUESTION, {"role": "assistant", "content": ""}], ())
+    end = qwen.convert_tokens_to_ids("<|im_end|>")
+    assert tokens.count(end) == plain.count(end) + 1, "the system message that has the tools"

@@ -113,6 +113,19 @@ def test_a_value_of_ones_own_takes_the_place_of_the_crates() -> None:
             {"rollout": {"agent": {"name": "verifiers", "taskset": "a.b", "harness": "theirs"}}},
             r"rollout\.agent\.harness is .*which would run beside the taskset",
         ),
+        (
+            {"rollout": {"agent": {"name": "verifiers", "taskset": "a.b", "environment": "their.crate/a:b"}}},
+            r"rollout\.agent\.environment is .*to which the run would write",
+        ),
+        ({"rollout": {"agent": {"name": "verifiers", "taskset": ":x"}}}, "names code of its author"),
+        (
+            {"rollout": {"agent": {"name": "openenv", "address": "://them:80"}}},
+            r"rollout\.agent\.address is .*another machine",
+        ),
+        (
+            {"rollout": {"agent": {"name": "program", "keep_variables": ["HF_TOKEN"]}}},
+            r"to a program .rollout\.agent\.keep_variables",
+        ),
         ({"training": {"setps": 1}}, "unknown key `training.setps`"),
         ({"experiment": {"name": "other"}}, "since the stages ran with different ones"),
         ({"data": 3}, "`data` is 3: it is a section"),

@@ -49,6 +49,6 @@ class Talkative(ScoringServer):
         return b'[{"embedding": [' + b"0.0, " * MOST_BYTES + b"0.0]}]"
 
 
-def test_an_answer_longer_than_scores_are_is_refused_before_it_is_parsed() -> None:
+def test_an_answer_longer_than_scores_are_is_refused() -> None:
     with BackgroundLoop() as loop, pytest.raises(ServerError, match=r"did not answer /classify .*81,9\d\d bytes"):
         SGLangClassifier([cast(HttpServer, Talkative())], loop).scores([[5]])

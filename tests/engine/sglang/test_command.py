@@ -295,7 +295,7 @@ def test_what_sglang_logs_of_its_settings_is_without_the_api_key(tmp_path: Path)
     assert done.stderr.rstrip().endswith("] server_args={'api_key': '***', 'port': 1} ***")
 
 
-def test_a_health_check_which_needs_no_key_adds_no_request(tmp_path: Path) -> None:
+def test_a_server_is_told_to_sample_nothing_for_a_health_check_in_words_that_sglang_knows(tmp_path: Path) -> None:
     """SGLang exempts all paths under /health from its key, and by default answers them by sampling a token."""
     from sglang.srt.environ import envs
 

@@ -55,7 +55,7 @@ class TemplateFormat:
     def prompt(self, messages: Sequence[Message], tools: Sequence[ToolSchema]) -> tuple[str, tuple[int, ...]]:
         """Return the conversation as the template writes it, and its tokens."""
         try:
-            text = self._template.render(self._tokens.guarded(messages), tools)
+            text = self._template.render(self._tokens.guarded(messages), self._tokens.guarded(tools))
         except TemplateRefusal as error:
             raise UserError(
                 f"the chat template of {self._tokenizer.name_or_path} refuses the conversation ({error}): "
@@ -82,7 +82,7 @@ class TemplateFormat:
             if _split_thinking(text, opened=opened).is_open:
                 return None
             thought = opened or _is_marked(text)
-        suffix = self._suffixes.after(self._tokens.guarded(new), tools, thinking=thought)
+        suffix = self._suffixes.after(self._tokens.guarded(new), self._tokens.guarded(tools), thinking=thought)
         if suffix is None or (not thought and self._rewrites_thinking_before(prompt, new, tools)):
             return None
         # The end of turn is encoded too: what follows a special token may lose its spaces in the tokenizer.

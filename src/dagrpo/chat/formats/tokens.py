@@ -28,8 +28,8 @@ class Tokens:
         self.special = sorted({*added, *tokenizer.all_special_tokens}, key=lambda token: (-len(token), token))
         self._pattern = any_of(self.special)
 
-    def guarded(self, messages: Sequence[Message]) -> list[Message]:
-        """Return the messages with stand-ins for special tokens in their contents."""
+    def guarded(self, messages: Sequence[Mapping[str, Any]]) -> list[Message]:
+        """Return messages, or the schemas of tools, with stand-ins for special tokens in all of their texts."""
         return [_mapped(message, self._guard) for message in messages]
 
     def parted(self, messages: Sequence[Message]) -> list[Message]:
@@ -77,13 +77,17 @@ def _without_stand_ins(text: str) -> str:
     return text.replace(_BEGIN, "\ufffd").replace(_END, "\ufffd")
 
 
-def _mapped(value: Any, change: Callable[[str], str]) -> Any:
+def _mapped(message: Mapping[str, Any], change: Callable[[str], str]) -> Message:
     """Return a message with every text in it changed, but for its role."""
+    return {key: value if key == "role" else _changed(value, change) for key, value in message.items()}
+
+
+def _changed(value: Any, change: Callable[[str], str]) -> Any:
     if isinstance(value, str):
         return change(value)
     if isinstance(value, Mapping):
-        return {key: inner if key == "role" else _mapped(inner, change) for key, inner in value.items()}
-    return [_mapped(inner, change) for inner in value] if isinstance(value, list) else value
+        return {_changed(key, change): _changed(inner, change) for key, inner in value.items()}
+    return [_changed(inner, change) for inner in value] if isinstance(value, list | tuple) else value
 
 
 def any_of(tokens: Sequence[str]) -> re.Pattern[str]:

@@ -42,7 +42,9 @@ OF_THE_MACHINE = (
     "runtime.node_timeout",
     "runtime.backend",
 )
-FOR_PROGRAMS = ("command", "settings")  # keys of words that a program gets: an agent's, a backend's
+# Ends of keys of words that a program gets, of variables that it may read, and of servers.
+FOR_PROGRAMS = (".command", ".settings", ".keep_variables", ".mcp.environment")
+SERVERS = (".address", ".url", ".sandbox_fusion")
 # Values of which a crate may name these alone, and what a run does with others.
 FIXED = {
     "rollout.agent.environment": (ENVIRONMENT, "to which the run would write"),
@@ -102,20 +104,21 @@ def _given(text: str) -> tuple[str, Any]:
 def _require_nothing_outside(values: Mapping[str, Any], chosen: Mapping[str, Any]) -> None:
     """Raise UserError for a command, or a path or an address that leads out of this folder, unless it is one of `chosen`."""
     own = (*chosen, *OF_THE_MACHINE)
+    is_environment = _section(dict(values), ["rollout", "agent"]).get("name") == "environment"
     for key, value in _nested(values):
         if any(key == each or key.startswith(f"{each}.") for each in own):
             continue
-        if key.rpartition(".")[2] in FOR_PROGRAMS and value:
+        if key.endswith(FOR_PROGRAMS) and value:
             raise UserError(
                 f"The crate would hand {brief(value)} to a program ({key}). A crate is not trusted with that: read it, and if you want "
                 f"to run it, give it yourself, --set {key}=..."
             )
-        is_class = key == "rollout.agent.environment" and ":" in str(value)  # which is checked as code
+        is_class = is_environment and key == "rollout.agent.environment" and ":" in str(value)  # checked as code
         if key in FIXED and isinstance(value, str) and not is_class and value != FIXED[key][0]:
             usual, purpose = FIXED[key]
             raise UserError(f"The crate's {key} is {brief(value)}, {purpose}: name yours, --set {key}=..., or {usual}.")
         for text in value if isinstance(value, list) else [value]:
-            if isinstance(text, str) and _ADDRESS.match(text):
+            if isinstance(text, str) and (_ADDRESS.match(text) or (text and key.endswith(SERVERS))):
                 raise UserError(
                     f"The crate's {key} is {brief(text)}, a place of another machine: name yours, --set {key}=..., or the same one."
                 )

@@ -88,7 +88,7 @@ TIMING = (
         unit="bytes",
         better="lower",
         meaning="Tensors that a weight sync brings to the engine; each server gets all of them.",
-        reading="constant in a run: all weights, or the adapter's",
+        reading="constant in a run: all weights, or the adapter's; missing in a last step that samples nothing after it",
         remedy="train an adapter (`training.lora`) and serve it (`serving: adapter`)",
     ),
     Metric(

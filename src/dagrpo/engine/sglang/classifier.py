@@ -147,7 +147,11 @@ def require_one_label(model: Path) -> None:
     labels = config.get("num_labels") or len(config.get("id2label") or (0, 1))
     is_classifier = str(architectures[0]).endswith("ForSequenceClassification")
     if not is_classifier or labels != 1:
-        what = f"{architectures[0]} of {labels} labels" if is_classifier else architectures[0]
+        what = (
+            f"{architectures[0]} of {labels} labels"
+            if is_classifier
+            else architectures[0] or "model that names no architecture"
+        )
         raise ServerError(
             f"{model} is a {what}, and a reward model is a sequence classifier of one: give "
             "reward.components.reward_model.folder another checkpoint."
