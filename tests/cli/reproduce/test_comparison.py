@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from dagrpo.cli.reproduce.comparison import Reproduction, Verdict, compare
+from dagrpo.cli.reproduce.comparison import Reproduction, Verdict, _code, compare
 from dagrpo.cli.reproduce.terminal import explanations
 from dagrpo.pipeline.changes.executions import ExecutionRecord
 from dagrpo.pipeline.crate.reading import Crate, Recorded
-from dagrpo.utils.files import write_json
+from dagrpo.utils.files import sha256_of, write_json
 
 RUN, SCORES = "results/{}/runs/seed_0", "results/{}/runs/seed_0/eval/gsm8k/trained/scores.json"
 CHAIN = (
@@ -93,3 +93,10 @@ def test_a_score_lies_within_the_recorded_interval_or_not(value: float, verdict:
     greedy, pass_at_2 = _compared({"score": "1"}, value=value).scores
     assert (greedy.name, greedy.verdict) == ("gsm8k, trained, seed_0: greedy", verdict)
     assert (pass_at_2.name, pass_at_2.verdict) == ("gsm8k, trained, seed_0: pass@2", Verdict.EQUAL)
+
+
+def test_a_crate_has_no_file_outside_of_this_folder_read(tmp_path: Path) -> None:
+    outside = tmp_path.parent / f"{tmp_path.name}.py"
+    outside.write_text("SECRET = 1\n")
+    name = f"../{outside.name}"
+    assert _code({name: sha256_of(outside)}) == f"code: {name}", "it would be equal, were it read"
