@@ -129,7 +129,6 @@ setup: .venv/.installed ## install everything in .venv, once: one to five minute
 	$(if $(TORCH),$(if $(call torch_in_folders,*),@echo "$(FIND_LINKS) has torch for another Python than $(PYTHON_TAG): it comes from download.pytorch.org. Without a network put a python3 with a wheel there first on PATH."))
 	$(call install,.venv,$(LOCK))
 	$(call install_own,.venv,$(LOCK)) -e .
-	.venv/bin/python -m dagrpo.pipeline.dvc.links
 	.venv/bin/python -m dagrpo.cli.doctor.imports
 	@echo "Done. With .venv/bin on PATH, snakemake, dvc and dagrpo work by themselves."
 	@touch $@

@@ -21,7 +21,7 @@ WORKFLOW = (
     "workflow/report/*",
     "workflow/rules/*",
     "workflow/scripts/*.py",
-)  # without the links of workflow/code
+)
 
 
 class WithProject(build_py):

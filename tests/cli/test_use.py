@@ -66,7 +66,7 @@ def test_each_changed_parameter_is_shown_with_its_section(folder: Path) -> None:
         "experiment.name: arithmetic_tiny -> arithmetic_tiny_control",
         "experiment.seeds: [0] -> [0, 1, 2]",
         "reward.permuted: false -> true",
-        "params.yaml is now arithmetic_tiny_control. dvc.yaml and workflow/code follow it: commit them together.",
+        "params.yaml is now arithmetic_tiny_control. dvc.yaml follows it: commit both together.",
     ]
 
 
@@ -130,12 +130,6 @@ def test_a_file_that_cannot_be_read_is_replaced_with_force_and_kept(folder: Path
     assert _use(folder, "arithmetic_tiny", "--force").returncode == 0
     assert (folder / "params.yaml.old1").read_bytes() == content
     assert (folder / "params.yaml").read_bytes() == (ROOT / "params.yaml").read_bytes()
-
-
-def test_dvc_is_led_to_the_code_that_the_presets_select(folder: Path) -> None:
-    assert "No task" not in (done := _use(folder, "qwen2_5_0_5b", "gsm8k", "gspo")).stdout
-    assert done.returncode == 0
-    assert (folder / "workflow/code/train/src+dagrpo+algorithms+losses+gspo.py").is_symlink()
 
 
 @pytest.mark.parametrize(("count", "processes"), [(1, 1), (3, 2)])

@@ -18,7 +18,6 @@ from dagrpo.utils.files import read_json
 NOTES = (
     ".state/running/*.json",
     ".state/jobs/*.json",
-    ".state/dvc_links_*",
     "dvc.lock",
     "dvc.yaml",
     ".snakemake/metadata/*",

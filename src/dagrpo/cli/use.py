@@ -34,7 +34,7 @@ NO_HARDWARE = "none"  # of --hardware: propose nothing
 
 
 def use(names: Sequence[str], *, force: bool, hardware: str | None = None) -> None:
-    """Write params.yaml, and the links to code for DVC, for presets; print every parameter that changes.
+    """Write params.yaml, and dvc.yaml, for presets; print every parameter that changes.
 
     hardware: a preset of hardware applied before the others, `none`, or None for the one that fits this machine's GPUs, unless a preset of
     hardware is named. An edited params.yaml is kept beside the new one, and replaced only if the user agrees or `force` is set. Raises
@@ -58,7 +58,7 @@ def use(names: Sequence[str], *, force: bool, hardware: str | None = None) -> No
     write_text(PARAMS, new.decode())
     write_text(DIGEST, _digest(new))
     keep_current(params, overridden=False)
-    _say(f"{PARAMS} is now {' + '.join(names)}. dvc.yaml and workflow/code follow it: commit them together.")
+    _say(f"{PARAMS} is now {' + '.join(names)}. dvc.yaml follows it: commit both together.")
 
 
 def _present() -> bytes | None:

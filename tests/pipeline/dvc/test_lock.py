@@ -5,15 +5,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from dvc.repo import Repo
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.hostile import refusal
 from tests.pipeline.snakemake import clones
 
-from dagrpo.config.places import SCRIPT
 from dagrpo.core.errors import UserError
-from dagrpo.pipeline.dvc.code import link_name
 from dagrpo.pipeline.dvc.lock import COPY, require_readable_lock
 from dagrpo.pipeline.dvc.private import LOCK
 from dagrpo.pipeline.runner import RAN
@@ -109,60 +106,6 @@ def test_what_was_kept_is_not_put_back_where_it_is_damaged_itself() -> None:
     with pytest.raises(UserError, match="restore it with"):
         require_readable_lock()
     assert LOCK.read_text() == WHOLE[:20]
-
-
-@pytest.fixture
-def _of_an_earlier_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A project that DVC has run when dvc.yaml listed each file of code; since then it has links to them."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("DVC_STAGE", raising=False)
-    Repo.init(no_scm=True)
-    for name in (SCRIPT, "src/a.py"):
-        Path(name).parent.mkdir(parents=True, exist_ok=True)
-        Path(name).write_text(name)
-    dvc_yaml = "stages:\n  check@e: {cmd: 'true', %s}\n  make@e: {cmd: echo >> made && echo >> runs, deps: [%s], outs: [made]}\n"
-    Path("params.yaml").write_text("a: 1\n")
-    dvc_yaml = dvc_yaml.replace("@e: {", ": {matrix: {name: [e]}, ")
-    Path("dvc.yaml").write_text(dvc_yaml % ("params: [params.yaml: null]", f"{SCRIPT}, src/a.py"))
-    _reproduce()
-    Path("dvc.yaml").write_text(dvc_yaml % ("deps: [params.yaml]", "workflow/code/make"))
-    Path("workflow/code/make").mkdir(parents=True)
-    for name in (SCRIPT, "src/a.py"):
-        Path("workflow/code/make", link_name(name)).symlink_to(f"../../../{name}")
-
-
-def _reproduce() -> None:
-    with Repo(".") as repo:
-        repo.reproduce()
-
-
-def _changed() -> dict[str, object]:
-    with Repo(".") as repo:
-        return dict(repo.status())
-
-
-@pytest.mark.usefixtures("_of_an_earlier_version")
-def test_the_first_run_after_an_upgrade_rewrites_the_entries_and_dvc_has_nothing_to_do() -> None:
-    assert _changed().keys() == {"check@e", "make@e"}
-    require_readable_lock()
-    assert _changed() == {}
-    Path("src/a.py").write_text("edited")
-    assert _changed().keys() == {"make@e"}
-
-
-@pytest.mark.usefixtures("_of_an_earlier_version")
-def test_a_repro_that_comes_before_it_is_stopped_and_makes_nothing_again_the_second_time(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    Path("made").unlink()  # as DVC does before it runs a stage
-    with monkeypatch.context() as driven:
-        driven.setenv("DVC_STAGE", "make@e")
-        with pytest.raises(UserError, match="run the same command again, which finds what was recorded"):
-            require_readable_lock()
-    _reproduce()
-    assert Path("made").exists()
-    assert Path("runs").read_text() == "\n", "restored, not made a second time"
-    assert _changed() == {}
 
 
 @given(st.binary(max_size=200) | st.text(max_size=200).map(str.encode))

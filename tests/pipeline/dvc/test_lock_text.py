@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 from ruamel.yaml import YAML
 
-from dagrpo.pipeline.dvc.former_lock import without_code_files
 from dagrpo.pipeline.dvc.lock_text import HEAD, entries_of, fault_of, text_of
 from dagrpo.pipeline.dvc.private import record_outputs
 
-FORMER = """\
+ENTRY = """\
   score@tiny-3:
     cmd: snakemake results/tiny/runs/seed_3/scores.parquet
     deps:
@@ -41,42 +40,6 @@ FORMER = """\
 """
 
 
-def test_an_entry_that_lists_files_of_code_gets_the_digest_that_dvc_computes_for_their_folder() -> None:
-    new = without_code_files(HEAD + FORMER.replace("tiny", "other") + FORMER)
-    assert new is not None
-    stages = YAML(typ="safe").load(new)["stages"]
-    former = YAML(typ="safe").load(HEAD + FORMER)["stages"]["score@tiny-3"]
-    listing = (
-        '[{"md5": "c4ca4238a0b923820dcc509a6f75849b", "relpath": "src+dagrpo+a.py"}, '
-        '{"md5": "3b712de48137572f3849aabd5666a4e3", "relpath": "workflow+scripts+stage.py"}]'
-    )
-    folder = {
-        "path": "workflow/code/score",
-        "hash": "md5",
-        "md5": f"{md5(listing.encode()).hexdigest()}.dir",
-        "size": 3,
-        "nfiles": 2,
-    }
-    assert stages["score@tiny-3"] == former | {"deps": [former["deps"][0], folder]}
-    assert stages.keys() == {"score@other-3", "score@tiny-3"}
-    assert without_code_files(new) is None
-
-
-def test_a_file_of_code_that_may_be_executed_gets_the_same_digest() -> None:
-    code = (
-        FORMER.partition("    - path: results")[0] + FORMER[FORMER.index("    - path: src") :]
-    )  # as its first dependency
-    new = without_code_files(HEAD + code.replace("size: 1\n", "size: 1\n      isexec: true\n"))
-    assert new == without_code_files(HEAD + code)
-
-
-def test_a_checkpoint_that_params_yaml_names_is_no_code() -> None:
-    named = FORMER.replace("src/dagrpo/a.py", "/zoo/teacher/manifest.json")
-    new = without_code_files(HEAD + named)
-    assert new is not None
-    assert "    - path: /zoo/teacher/manifest.json\n" in new
-
-
 def test_entries_are_found_as_dvc_writes_them_and_give_the_same_text() -> None:
     stream = io.StringIO()
     stages = {f"score@e-{number}": {"cmd": "a " * 80, "deps": [{"path": "x", "md5": "1"}]} for number in range(3)}
@@ -94,21 +57,20 @@ def test_entries_are_found_as_dvc_writes_them_and_give_the_same_text() -> None:
     [
         "",
         "schema: '2.0'\nstages: {}\n",
-        HEAD + FORMER + "datasets:\n- name: x\n",
-        HEAD + "# mine\n" + FORMER,
-        HEAD + "  # mine\n" + FORMER,
-        HEAD + FORMER.replace("  score@tiny-3:", "  ? score@tiny-3\n  :"),
-        HEAD + FORMER.replace("    cmd", "   cmd"),
+        HEAD + ENTRY + "datasets:\n- name: x\n",
+        HEAD + "# mine\n" + ENTRY,
+        HEAD + "  # mine\n" + ENTRY,
+        HEAD + ENTRY.replace("  score@tiny-3:", "  ? score@tiny-3\n  :"),
+        HEAD + ENTRY.replace("    cmd", "   cmd"),
     ],
 )
 def test_a_lock_with_anything_else_in_it_is_left_to_dvc(text: str) -> None:
     assert entries_of(text) is None
-    assert without_code_files(text) is None
 
 
 def test_a_line_that_begins_no_entry_and_no_key_is_named() -> None:
-    assert fault_of((HEAD + FORMER).encode()) is None
-    assert fault_of((HEAD + FORMER + "=======\n").encode()) == f"it is not YAML: line {3 + FORMER.count(chr(10))}"
+    assert fault_of((HEAD + ENTRY).encode()) is None
+    assert fault_of((HEAD + ENTRY + "=======\n").encode()) == f"it is not YAML: line {3 + ENTRY.count(chr(10))}"
     assert fault_of(b"stages:\n") == "it is not what DVC writes"
     assert fault_of(HEAD.encode() + b"\xff\n") == "it is not text"
 
@@ -123,7 +85,7 @@ def test_recording_a_stage_costs_the_same_beside_any_number_of_other_experiments
     record_outputs(lambda address, outs: False)  # imports DVC
     sizes, seconds = (10, 100, 1000), []
     for size in sizes:
-        Path("dvc.lock").write_text(HEAD + "".join(FORMER.replace("tiny", f"e{number}") for number in range(size)))
+        Path("dvc.lock").write_text(HEAD + "".join(ENTRY.replace("tiny", f"e{number}") for number in range(size)))
         Path("made").write_text(str(size))
         began = time.process_time()
         assert record_outputs(lambda address, outs: True) == {}

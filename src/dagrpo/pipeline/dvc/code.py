@@ -1,15 +1,12 @@
-"""Folders of links to each stage's code, DVC's one dependency for it.
+"""DVC's dependencies for a stage's code: whole packages, and single files of the user's own.
 
-DVC hashes a folder through its links, so an edited file of code changes the dependency of just the stages that it belongs to, with
-nothing to bring up to date: a file with a digest would be true only after one of our own commands. Which links there are follows
-params.yaml, as dvc.yaml does. They are relative, and part of the repository: other commits, other clones and the temporary copies of
-`dvc exp run` have their own code behind them.
+DVC hashes them as they lie, so an edit is seen with nothing to bring up to date. A package holds the code of all stages: after an edit DVC
+starts the command of each, and Snakemake, which knows the files of each stage, runs those alone that the edit concerns.
+Code outside of the folder, or in its environment, is reached by a link in workflow/code: DVC looks at nothing that .dvcignore has.
 """
 
 import os
-import shutil
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Iterable
 from pathlib import Path
 
 from dagrpo.config.places import SCRIPT, place_of
@@ -19,60 +16,51 @@ from dagrpo.pipeline.job_files import code_files
 from dagrpo.pipeline.stages import all_stages
 
 FOLDER = Path("workflow/code")
+DEPTHS = {"src": 2, "packages": 4}  # parts of a package's path: src/dagrpo, packages/NAME/src/NAME
 
 
-def folder_of(stage: Stage) -> str:
-    """Return the folder with the links to a stage's code."""
-    return str(FOLDER / stage.name)
-
-
-def link_name(file: str) -> str:
-    """Return the name of the link to a file of code: `src+dagrpo+utils+files.py`."""
-    return file.replace("/", "+")
-
-
-def links_are_current(params: Params) -> bool:
-    """Return True if each stage's folder has a link to each file of its code, and nothing else."""
-    return _found() == _wanted(params)
+def code_of_stage(params: Params, stage: Stage) -> list[str]:
+    """List the files and folders that hold a stage's code."""
+    return sorted({str(link or place) for place, link in _places(code_files(params, stage))})
 
 
 def write_links(params: Params) -> None:
-    """Make the folders have the links that the parameters select, and nothing else."""
-    found, wanted = _found(), _wanted(params)
-    for name in found.keys() - wanted.keys():
-        shutil.rmtree(FOLDER / name, ignore_errors=True)
-    for name, links in wanted.items():
-        (FOLDER / name).mkdir(parents=True, exist_ok=True)
-        _write(FOLDER / name, found.get(name, {}), links)
+    """Make workflow/code have the links that the parameters need; in a clone that is none."""
+    for place, link in _wanted(params):
+        if not _is_current(place, link):
+            link.unlink(missing_ok=True)
+            link.parent.mkdir(parents=True, exist_ok=True)
+            link.symlink_to(place)
 
 
-def _write(folder: Path, found: Mapping[str, str], wanted: Mapping[str, str]) -> None:
-    changed = {name for name in found.keys() | wanted.keys() if found.get(name) != wanted.get(name)}
-    for name in changed & found.keys():
-        if (folder / name).is_dir() and not (folder / name).is_symlink():
-            shutil.rmtree(folder / name)
-        else:
-            (folder / name).unlink(missing_ok=True)
-    for name in changed & wanted.keys():
-        with suppress(FileExistsError):  # another command has just written it
-            (folder / name).symlink_to(wanted[name])
+def links_are_current(params: Params) -> bool:
+    """Return True if each dependency outside of the folder has its link."""
+    return all(_is_current(place, link) for place, link in _wanted(params))
 
 
-def _wanted(params: Params) -> dict[str, dict[str, str]]:
-    """Return the links of each stage: what each points to, by name."""
-    return {name: _links([SCRIPT, *code_files(params, stage)]) for name, stage in all_stages().items()}
+def _is_current(place: Path, link: Path) -> bool:
+    return link.is_symlink() and os.readlink(link) == str(place)
 
 
-def _links(files: Iterable[str]) -> dict[str, str]:
-    up = "../" * (len(FOLDER.parts) + 1)
-    places = {file: str(place_of(file)) for file in files}
-    return {link_name(file): place if place.startswith("/") else up + place for file, place in places.items()}
+def _wanted(params: Params) -> set[tuple[Path, Path]]:
+    files = (file for stage in all_stages().values() for file in code_files(params, stage))
+    return {(place, link) for place, link in _places(files) if link is not None}
 
 
-def _found() -> dict[str, dict[str, str]]:
-    """Return what each link points to, by folder and name; a file in the place of a link points to nothing."""
-    return {folder.name: dict(map(_pointer, folder.iterdir())) for folder in FOLDER.glob("*") if folder.is_dir()}
+def _places(files: Iterable[str]) -> set[tuple[Path, Path | None]]:
+    """Return the places of the packages and files that hold these files, each with its link if it is reached by one."""
+    return {_place(name) for name in {SCRIPT, *map(_package, files)}}
 
 
-def _pointer(path: Path) -> tuple[str, str]:
-    return path.name, os.readlink(path) if path.is_symlink() else ""
+def _place(name: str) -> tuple[Path, Path | None]:
+    place = Path(str(place_of(f"{name}/")).rstrip("/")) if name.startswith(tuple(DEPTHS)) else place_of(name)
+    if not place.is_absolute() and place.parts[0] != ".venv":
+        return place, None
+    return place.absolute(), FOLDER / name.replace("/", "+")
+
+
+def _package(file: str) -> str:
+    """Return the package that holds a file of dagrpo's, and the path of any other file."""
+    parts = Path(file).parts
+    is_ours = parts[0] == "packages" or parts[:2] == ("src", "dagrpo")
+    return "/".join(parts[: DEPTHS[parts[0]]]) if is_ours else file

@@ -1,7 +1,7 @@
 """Generator of dvc.yaml from the stages' declarations.
 
-A wildcard in a path becomes DVC's template for it, so that `dvc exp run -S experiment.name=...` works. The links to the code, the
-inputs that depend on parameters and the files of a stage that spreads over a wildcard follow params.yaml: a run of Snakemake brings them
+A wildcard in a path becomes DVC's template for it, so that `dvc exp run -S experiment.name=...` works. The code, the inputs
+that depend on parameters and the files of a stage that spreads over a wildcard follow params.yaml: a run of Snakemake brings them
 up to date, `dagrpo generate` writes the whole.
 """
 
@@ -19,7 +19,7 @@ from dagrpo.core.errors import UserError
 from dagrpo.core.metrics import plotted
 from dagrpo.pipeline import dag
 from dagrpo.pipeline.declaration import POLICIES, Stage, names_in, patterns_of
-from dagrpo.pipeline.dvc.code import FOLDER, folder_of, links_are_current, write_links
+from dagrpo.pipeline.dvc.code import code_of_stage, links_are_current, write_links
 from dagrpo.pipeline.override_runs import PARAMS
 from dagrpo.pipeline.runner import dvc_drives
 from dagrpo.pipeline.stages import all_stages
@@ -99,8 +99,8 @@ def require_current(params: Params) -> None:
     """Raise UserError if DVC drives and what it has read has other code or inputs than the parameters select."""
     if dvc_drives() and not _is_current(params):
         raise UserError(
-            f"{PATH} and {FOLDER} have other code or inputs than these parameters select: `dagrpo generate` brings them up to "
-            "date; run it, then the same command again."
+            f"{PATH} has other code or inputs than these parameters select: `dagrpo generate` brings it up to date; run it, then "
+            "the same command again."
         )
 
 
@@ -147,7 +147,7 @@ def _entry(stage: Stage, params: Params) -> dict[str, Any]:
         "matrix": _matrix(stage),
         "desc": described(stage),
         "cmd": f"snakemake --cores all --allowed-rules {stage.name} -- {_template(_first(stage, params), stage)}",
-        "deps": [*_deps(stage, params), folder_of(stage)],
+        "deps": [*_deps(stage, params), *code_of_stage(params, stage)],
         "params": list(stage.reads),
         "outs": _tracked(stage, params),
     }

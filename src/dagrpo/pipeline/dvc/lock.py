@@ -10,15 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from dagrpo.core.errors import UserError
-from dagrpo.pipeline.dvc.file import CHECK_STAGE
-from dagrpo.pipeline.dvc.former_lock import without_code_files
 from dagrpo.pipeline.dvc.lock_text import CUT_SHORT, fault_of
-from dagrpo.pipeline.dvc.private import LOCK, record_outputs
+from dagrpo.pipeline.dvc.private import LOCK
 from dagrpo.pipeline.record import STATES
 from dagrpo.pipeline.runner import dvc_drives, note_outputs
 from dagrpo.tracking.variations import TRY
 from dagrpo.utils.console import say
-from dagrpo.utils.files import atomic_file, read_json, read_text, write_text
+from dagrpo.utils.files import atomic_file, read_json
 from dagrpo.utils.provenance import TOPS, provenances_of
 
 COPY = STATES / "dvc.lock"  # the copy from the beginning of the latest stage of a `dvc repro`
@@ -31,7 +29,6 @@ def require_readable_lock() -> None:
     """
     trouble = _trouble(LOCK)
     if trouble is None:
-        _shorten_entries()
         if dvc_drives() and LOCK.is_file():
             _copy(LOCK, COPY)
         return
@@ -58,23 +55,6 @@ def _trouble(path: Path) -> str | None:
         return None
     except OSError as error:
         return f"it cannot be read: {error.strerror}"
-
-
-def _shorten_entries() -> None:
-    """Rewrite entries of dvc.lock that list each file of code, as an earlier version of dagrpo did: once, for all experiments.
-
-    Raises UserError if DVC drives, which has read the former entries and would make everything again.
-    """
-    text = without_code_files(read_text(LOCK, "restore it")) if LOCK.is_file() else None
-    if text is None:
-        return
-    write_text(LOCK, text)
-    if dvc_drives():
-        raise UserError(
-            f"{LOCK} listed each file of code, as an earlier version did, and now has one digest for each stage: run the same command "
-            "again, which finds what was recorded and makes nothing again."
-        )
-    record_outputs(lambda address, outs: address.startswith(f"{CHECK_STAGE}@"))  # it listed each parameter
 
 
 def _note_all_that_was_made() -> None:

@@ -18,7 +18,6 @@ from dagrpo.core.errors import UserError
 from dagrpo.pipeline import dag, job_files
 from dagrpo.pipeline.declaration import Needs, Stage, names_in, patterns_of
 from dagrpo.pipeline.dvc.file import keep_current, require_current
-from dagrpo.pipeline.dvc.links import keep_other_experiments
 from dagrpo.pipeline.dvc.lock import require_readable_lock
 from dagrpo.pipeline.dvc.recording import commit, record_left_over
 from dagrpo.pipeline.locks import hold, is_run_by_another, note_executor
@@ -198,7 +197,6 @@ class Experiment:
                 require_readable_lock()
         # Also before a dry run, whose plan is read from Snakemake's records, and for `dvc status` after it.
         keep_current(self.params, overridden=bool(self._run.overrides))
-        keep_other_experiments()
         if is_run or not is_run_by_another(self.folder):
             reconcile(self.params, self.folder)
         if is_run:
