@@ -1,1 +1,0 @@
-../../../src/dagrpo/chat/tool_calls/json_text.py

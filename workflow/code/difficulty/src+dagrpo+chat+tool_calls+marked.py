@@ -1,1 +1,0 @@
-../../../src/dagrpo/chat/tool_calls/marked.py

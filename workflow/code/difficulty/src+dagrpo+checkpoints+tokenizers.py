@@ -1,1 +1,0 @@
-../../../src/dagrpo/checkpoints/tokenizers.py

@@ -1,1 +1,0 @@
-../../../src/dagrpo/engine/sglang/images.py

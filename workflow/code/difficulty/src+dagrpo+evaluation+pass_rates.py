@@ -1,1 +1,0 @@
-../../../src/dagrpo/evaluation/pass_rates.py

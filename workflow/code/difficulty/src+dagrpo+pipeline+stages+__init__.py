@@ -1,1 +1,0 @@
-../../../src/dagrpo/pipeline/stages/__init__.py

@@ -1,1 +1,0 @@
-../../../src/dagrpo/rewards/forms.py

@@ -1,1 +1,0 @@
-../../../src/dagrpo/rewards/own_text.py

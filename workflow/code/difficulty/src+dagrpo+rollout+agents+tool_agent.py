@@ -1,1 +1,0 @@
-../../../src/dagrpo/rollout/agents/tool_agent.py

@@ -1,1 +1,0 @@
-../../../src/dagrpo/rollout/tool_runtime/__init__.py

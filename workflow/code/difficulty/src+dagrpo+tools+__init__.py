@@ -1,1 +1,0 @@
-../../../src/dagrpo/tools/__init__.py

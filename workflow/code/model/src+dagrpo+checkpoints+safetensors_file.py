@@ -1,1 +1,0 @@
-../../../src/dagrpo/checkpoints/safetensors_file.py

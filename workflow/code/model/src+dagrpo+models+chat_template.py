@@ -1,1 +1,0 @@
-../../../src/dagrpo/models/chat_template.py

@@ -1,1 +1,0 @@
-../../../src/dagrpo/models/fresh_vision.py

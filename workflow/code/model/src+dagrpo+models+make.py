@@ -1,1 +1,0 @@
-../../../src/dagrpo/models/make.py

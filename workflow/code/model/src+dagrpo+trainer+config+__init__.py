@@ -1,1 +1,0 @@
-../../../src/dagrpo/trainer/config/__init__.py

@@ -1,1 +1,0 @@
-../../../src/dagrpo/chat/__init__.py

@@ -1,1 +1,0 @@
-../../../src/dagrpo/chat/templates.py

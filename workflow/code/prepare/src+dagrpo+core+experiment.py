@@ -1,1 +1,0 @@
-../../../src/dagrpo/core/experiment.py

@@ -1,1 +1,0 @@
-../../../src/dagrpo/core/image_tokens.py

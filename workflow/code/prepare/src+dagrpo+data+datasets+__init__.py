@@ -1,1 +1,0 @@
-../../../src/dagrpo/data/datasets/__init__.py

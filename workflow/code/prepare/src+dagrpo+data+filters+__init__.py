@@ -1,1 +1,0 @@
-../../../src/dagrpo/data/filters/__init__.py

@@ -1,1 +1,0 @@
-../../../src/dagrpo/data/filters/pass_rates.py

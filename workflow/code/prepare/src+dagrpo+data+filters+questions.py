@@ -1,1 +1,0 @@
-../../../src/dagrpo/data/filters/questions.py

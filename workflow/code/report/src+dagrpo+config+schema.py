@@ -1,1 +1,0 @@
-../../../src/dagrpo/config/schema.py

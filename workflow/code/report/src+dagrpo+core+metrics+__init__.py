@@ -1,1 +1,0 @@
-../../../src/dagrpo/core/metrics/__init__.py

@@ -1,1 +1,0 @@
-../../../src/dagrpo/core/metrics/timing.py

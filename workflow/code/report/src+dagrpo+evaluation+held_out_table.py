@@ -1,1 +1,0 @@
-../../../src/dagrpo/evaluation/held_out_table.py

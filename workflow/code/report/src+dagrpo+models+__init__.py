@@ -1,1 +1,0 @@
-../../../src/dagrpo/models/__init__.py

@@ -1,1 +1,0 @@
-../../../src/dagrpo/report/__init__.py

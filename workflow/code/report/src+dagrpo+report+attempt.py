@@ -1,1 +1,0 @@
-../../../src/dagrpo/report/attempt.py

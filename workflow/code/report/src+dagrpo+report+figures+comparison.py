@@ -1,1 +1,0 @@
-../../../src/dagrpo/report/figures/comparison.py

@@ -1,1 +1,0 @@
-../../../src/dagrpo/report/figures/held_out.py

@@ -1,1 +1,0 @@
-../../../src/dagrpo/report/page.js

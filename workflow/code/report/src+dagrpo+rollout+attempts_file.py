@@ -1,1 +1,0 @@
-../../../src/dagrpo/rollout/attempts_file.py

@@ -1,1 +1,0 @@
-../../../src/dagrpo/rollout/config.py

@@ -1,1 +1,0 @@
-../../../src/dagrpo/trainer/__init__.py

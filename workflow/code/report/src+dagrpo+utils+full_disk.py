@@ -1,1 +1,0 @@
-../../../src/dagrpo/utils/full_disk.py

@@ -1,1 +1,0 @@
-../../../src/dagrpo/utils/yaml_text.py

@@ -1,1 +1,0 @@
-../../../src/dagrpo/engine/__init__.py

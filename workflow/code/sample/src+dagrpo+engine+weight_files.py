@@ -1,1 +1,0 @@
-../../../src/dagrpo/engine/weight_files.py

@@ -1,1 +1,0 @@
-../../../src/dagrpo/evaluation/__init__.py

@@ -1,1 +1,0 @@
-../../../src/dagrpo/pipeline/stages/sample.py

@@ -1,1 +1,0 @@
-../../../src/dagrpo/rewards/scorers/__init__.py

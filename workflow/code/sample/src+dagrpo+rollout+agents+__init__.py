@@ -1,1 +1,0 @@
-../../../src/dagrpo/rollout/agents/__init__.py

@@ -1,1 +1,0 @@
-../../../src/dagrpo/rollout/tool_runtime/toolbox.py

@@ -1,1 +1,0 @@
-../../../src/dagrpo/tools/simulated_users/__init__.py

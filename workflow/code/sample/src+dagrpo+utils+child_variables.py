@@ -1,1 +1,0 @@
-../../../src/dagrpo/utils/child_variables.py

@@ -1,1 +1,0 @@
-../../../src/dagrpo/utils/determinism.py

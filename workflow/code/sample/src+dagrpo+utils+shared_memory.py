@@ -1,1 +1,0 @@
-../../../src/dagrpo/utils/shared_memory.py

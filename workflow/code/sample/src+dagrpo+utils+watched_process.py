@@ -1,1 +1,0 @@
-../../../src/dagrpo/utils/watched_process.py

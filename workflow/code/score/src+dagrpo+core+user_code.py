@@ -1,1 +1,0 @@
-../../../src/dagrpo/core/user_code.py

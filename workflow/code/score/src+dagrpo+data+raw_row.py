@@ -1,1 +1,0 @@
-../../../src/dagrpo/data/raw_row.py

@@ -1,1 +1,0 @@
-../../../src/dagrpo/rewards/__init__.py

@@ -1,1 +1,0 @@
-../../../src/dagrpo/rewards/calculations.py

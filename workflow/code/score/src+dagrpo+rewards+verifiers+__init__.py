@@ -1,1 +1,0 @@
-../../../src/dagrpo/rewards/verifiers/__init__.py

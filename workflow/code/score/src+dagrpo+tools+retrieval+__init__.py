@@ -1,1 +1,0 @@
-../../../src/dagrpo/tools/retrieval/__init__.py

@@ -1,1 +1,0 @@
-../../../src/dagrpo/__init__.py

@@ -1,1 +1,0 @@
-../../../src/dagrpo/algorithms/corrections/__init__.py

@@ -1,1 +1,0 @@
-../../../src/dagrpo/algorithms/losses/__init__.py

@@ -1,1 +1,0 @@
-../../../src/dagrpo/algorithms/reward_batch.py

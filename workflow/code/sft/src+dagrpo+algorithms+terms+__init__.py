@@ -1,1 +1,0 @@
-../../../src/dagrpo/algorithms/terms/__init__.py

@@ -1,1 +1,0 @@
-../../../src/dagrpo/chat/renderers/__init__.py

@@ -1,1 +1,0 @@
-../../../src/dagrpo/chat/rendering.py

@@ -1,1 +1,0 @@
-../../../src/dagrpo/chat/tool_calls/families/__init__.py

@@ -1,1 +1,0 @@
-../../../src/dagrpo/rewards/unit_tests/settings.py

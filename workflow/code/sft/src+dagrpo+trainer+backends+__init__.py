@@ -1,1 +1,0 @@
-../../../src/dagrpo/trainer/backends/__init__.py

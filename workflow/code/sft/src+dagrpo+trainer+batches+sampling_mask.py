@@ -1,1 +1,0 @@
-../../../src/dagrpo/trainer/batches/sampling_mask.py

@@ -1,1 +1,0 @@
-../../../src/dagrpo/trainer/batches/shared_prompts.py

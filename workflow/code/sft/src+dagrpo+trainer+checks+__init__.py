@@ -1,1 +1,0 @@
-../../../src/dagrpo/trainer/checks/__init__.py

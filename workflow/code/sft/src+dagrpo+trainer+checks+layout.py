@@ -1,1 +1,0 @@
-../../../src/dagrpo/trainer/checks/layout.py

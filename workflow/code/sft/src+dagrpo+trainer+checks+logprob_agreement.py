@@ -1,1 +1,0 @@
-../../../src/dagrpo/trainer/checks/logprob_agreement.py

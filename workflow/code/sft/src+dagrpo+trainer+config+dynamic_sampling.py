@@ -1,1 +1,0 @@
-../../../src/dagrpo/trainer/config/dynamic_sampling.py

@@ -1,1 +1,0 @@
-../../../src/dagrpo/trainer/model/vision_tower.py

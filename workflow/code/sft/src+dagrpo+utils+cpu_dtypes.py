@@ -1,1 +1,0 @@
-../../../src/dagrpo/utils/cpu_dtypes.py

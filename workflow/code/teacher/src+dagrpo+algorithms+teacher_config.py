@@ -1,1 +1,0 @@
-../../../src/dagrpo/algorithms/teacher_config.py

@@ -1,1 +1,0 @@
-../../../src/dagrpo/checkpoints/file_plan.py

@@ -1,1 +1,0 @@
-../../../src/dagrpo/checkpoints/formats/__init__.py

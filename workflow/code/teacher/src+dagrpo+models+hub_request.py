@@ -1,1 +1,0 @@
-../../../src/dagrpo/models/hub_request.py

@@ -1,1 +1,0 @@
-../../../src/dagrpo/utils/file_names.py

@@ -1,1 +1,0 @@
-../../../workflow/scripts/stage.py

@@ -1,1 +1,0 @@
-../../../src/dagrpo/algorithms/__init__.py

@@ -1,1 +1,0 @@
-../../../src/dagrpo/algorithms/advantages/__init__.py

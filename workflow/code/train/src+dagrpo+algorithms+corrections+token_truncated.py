@@ -1,1 +1,0 @@
-../../../src/dagrpo/algorithms/corrections/token_truncated.py

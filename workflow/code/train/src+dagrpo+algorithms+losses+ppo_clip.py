@@ -1,1 +1,0 @@
-../../../src/dagrpo/algorithms/losses/ppo_clip.py

@@ -1,1 +1,0 @@
-../../../src/dagrpo/chat/formats/__init__.py

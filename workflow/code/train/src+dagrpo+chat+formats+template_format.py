@@ -1,1 +1,0 @@
-../../../src/dagrpo/chat/formats/template_format.py

@@ -1,1 +1,0 @@
-../../../src/dagrpo/data/__init__.py

@@ -1,1 +1,0 @@
-../../../src/dagrpo/engine/interface.py

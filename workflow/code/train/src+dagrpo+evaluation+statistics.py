@@ -1,1 +1,0 @@
-../../../src/dagrpo/evaluation/statistics.py

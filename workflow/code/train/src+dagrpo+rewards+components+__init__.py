@@ -1,1 +1,0 @@
-../../../src/dagrpo/rewards/components/__init__.py

@@ -1,1 +1,0 @@
-../../../src/dagrpo/rewards/components/reward_model.py

@@ -1,1 +1,0 @@
-../../../src/dagrpo/rewards/intervals.py

@@ -1,1 +1,0 @@
-../../../src/dagrpo/rewards/verifiers/gsm8k.py

@@ -1,1 +1,0 @@
-../../../src/dagrpo/rollout/__init__.py

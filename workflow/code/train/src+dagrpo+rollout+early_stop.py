@@ -1,1 +1,0 @@
-../../../src/dagrpo/rollout/early_stop.py

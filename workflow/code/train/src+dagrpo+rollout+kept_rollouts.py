@@ -1,1 +1,0 @@
-../../../src/dagrpo/rollout/kept_rollouts.py

@@ -1,1 +1,0 @@
-../../../src/dagrpo/rollout/tool_runtime/recorded_tool.py

@@ -1,1 +1,0 @@
-../../../src/dagrpo/trainer/batches/__init__.py

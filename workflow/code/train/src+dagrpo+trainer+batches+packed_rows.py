@@ -1,1 +1,0 @@
-../../../src/dagrpo/trainer/batches/packed_rows.py

@@ -1,1 +1,0 @@
-../../../src/dagrpo/trainer/checks/memory.py

@@ -1,1 +1,0 @@
-../../../src/dagrpo/trainer/checks/prompt_order.py

@@ -1,1 +1,0 @@
-../../../src/dagrpo/trainer/checks/refused_tables.py

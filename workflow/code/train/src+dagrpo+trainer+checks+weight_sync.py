@@ -1,1 +1,0 @@
-../../../src/dagrpo/trainer/checks/weight_sync.py

@@ -1,1 +1,0 @@
-../../../src/dagrpo/trainer/loop.py

@@ -1,1 +1,0 @@
-../../../src/dagrpo/trainer/metrics/__init__.py

@@ -1,1 +1,0 @@
-../../../src/dagrpo/trainer/model/activation_checkpointing.py

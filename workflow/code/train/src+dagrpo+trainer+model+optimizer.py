@@ -1,1 +1,0 @@
-../../../src/dagrpo/trainer/model/optimizer.py

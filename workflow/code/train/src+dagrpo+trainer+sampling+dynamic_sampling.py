@@ -1,1 +1,0 @@
-../../../src/dagrpo/trainer/sampling/dynamic_sampling.py

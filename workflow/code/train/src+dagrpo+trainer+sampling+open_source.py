@@ -1,1 +1,0 @@
-../../../src/dagrpo/trainer/sampling/open_source.py

@@ -1,1 +1,0 @@
-../../../src/dagrpo/trainer/sampling/prefetch_state.py

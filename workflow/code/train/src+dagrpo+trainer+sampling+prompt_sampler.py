@@ -1,1 +1,0 @@
-../../../src/dagrpo/trainer/sampling/prompt_sampler.py

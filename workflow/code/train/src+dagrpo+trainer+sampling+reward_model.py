@@ -1,1 +1,0 @@
-../../../src/dagrpo/trainer/sampling/reward_model.py

@@ -1,1 +1,0 @@
-../../../src/dagrpo/trainer/sampling/source.py

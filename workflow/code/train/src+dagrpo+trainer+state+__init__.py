@@ -1,1 +1,0 @@
-../../../src/dagrpo/trainer/state/__init__.py

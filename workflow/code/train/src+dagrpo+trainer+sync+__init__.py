@@ -1,1 +1,0 @@
-../../../src/dagrpo/trainer/sync/__init__.py

@@ -1,1 +1,0 @@
-../../../src/dagrpo/trainer/sync/digest_table.py

@@ -1,1 +1,0 @@
-../../../src/dagrpo/trainer/sync/lora_export.py

@@ -1,1 +1,0 @@
-../../../src/dagrpo/trainer/sync/weight_sync.py

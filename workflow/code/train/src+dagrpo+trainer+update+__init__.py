@@ -1,1 +1,0 @@
-../../../src/dagrpo/trainer/update/__init__.py

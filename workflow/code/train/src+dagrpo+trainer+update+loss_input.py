@@ -1,1 +1,0 @@
-../../../src/dagrpo/trainer/update/loss_input.py

@@ -1,1 +1,0 @@
-../../../src/dagrpo/trainer/update/policy_update.py
