@@ -1,4 +1,4 @@
-"""DVC's dependencies for a stage's code: whole packages, and single files of the user's own.
+"""DVC's dependencies for code: whole packages, and the user's single files.
 
 DVC hashes them as they lie, so an edit is seen with nothing to bring up to date. A package holds the code of all stages: after an edit DVC
 starts the command of each, and Snakemake, which knows the files of each stage, runs those alone that the edit concerns.
@@ -25,7 +25,7 @@ def code_of_stage(params: Params, stage: Stage) -> list[str]:
 
 
 def write_links(params: Params) -> None:
-    """Make workflow/code have the links that the parameters need; in a clone that is none."""
+    """Make workflow/code have the links that the parameters need: a clone needs none."""
     for place, link in _wanted(params):
         if not _is_current(place, link):
             link.unlink(missing_ok=True)
