@@ -58,4 +58,3 @@ def test_time_and_memory_of_a_job_grow_with_its_checkpoint_and_memory_with_each_
     manifest.write_text(json.dumps({"files": {"model.safetensors": entry}}))
     assert memory_mb(needs, [str(manifest)]) == 9000
     assert minutes(needs, [str(manifest)]) == 180
-    assert minutes(Needs(minutes=60, minutes_per_gb=10_000), [str(manifest)]) == 7 * 24 * 60

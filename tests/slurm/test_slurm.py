@@ -192,7 +192,7 @@ def test_jobs_write_no_database_and_the_head_records_their_runs(
 
 def test_a_job_has_its_own_threads_whatever_the_head_has(run_by_slurm: Path) -> None:
     lines = cluster.shown("squeue", "--noheader", "--states=all", "--format=%C|%k").splitlines()
-    assert {line for line in lines if "difficulty" in line} == {"3|rule_start_convert_difficulty_sft"}
+    assert {line for line in lines if "difficulty" in line} == {"4|rule_start_convert_difficulty_sft"}
 
 
 def test_the_default_status_command_is_refused_without_accounts(tmp_path: Path) -> None:

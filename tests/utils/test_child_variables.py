@@ -2,7 +2,7 @@
 
 import pytest
 
-from dagrpo.utils.child_variables import passed_on
+from dagrpo.utils.child_variables import passed_on, sockets_between_nodes
 
 
 def test_a_program_gets_what_programs_need_and_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,3 +49,9 @@ def test_a_program_gets_what_programs_need_and_no_secret(monkeypatch: pytest.Mon
 def test_no_proxy_stands_before_the_gateway(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_PROXY", "intranet")
     assert passed_on()["NO_PROXY"] == "intranet,127.0.0.1,localhost"
+
+
+def test_between_nodes_a_users_interface_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
+    monkeypatch.setenv("NCCL_SOCKET_IFNAME", "ib0")
+    assert sockets_between_nodes("eth0") == {"GLOO_SOCKET_IFNAME": "eth0", "NCCL_SOCKET_IFNAME": "ib0"}

@@ -129,6 +129,11 @@ class EngineConfig(Choice):
         return self.tensor_parallel * self.nodes_per_server
 
     @property
+    def all_threads(self) -> int:
+        """Return the threads of the servers that a stage starts on one machine, on a CPU."""
+        return 0 if self.servers else self.threads * self.gpus
+
+    @property
     def gpus(self) -> int:
         """Return the number of GPUs of the servers that a stage starts on one machine."""
         return self.replicas * self.tensor_parallel

@@ -90,6 +90,9 @@ class Needs:
     """The resources of a job on each of its nodes. Memory and time grow with the bytes of its checkpoint: a fixed part and a multiple."""
 
     threads: int = 1  # of all its processes; rounding of sums depends on it, so it must not depend on the machine
+    beside: int = (
+        0  # threads of servers and graders that work beside these processes on a CPU; a scheduler gives cores for both
+    )
     gpus: int = 0  # if the machine has any; without one, a stage that needs a GPU runs on the CPU
     memory_mb: int = 2000
     memory_per_byte: float = 0.0  # bytes of memory per byte of the checkpoint that the job reads

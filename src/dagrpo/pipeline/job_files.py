@@ -21,7 +21,6 @@ from dagrpo.utils.manifest import MANIFEST, listed_files
 
 JOBS = Path(".state/jobs")
 NOT_DATA = frozenset({"script", "code"})
-LONGEST_JOB = 7 * 24 * 60  # minutes: a longer training resumes from its last state
 
 
 def own_params(params: Params, stage: Stage) -> dict[str, Any]:
@@ -129,9 +128,9 @@ def memory_mb(needs: Needs, inputs: Sequence[str], attempt: int = 1) -> int:
 
 
 def minutes(needs: Needs, inputs: Sequence[str]) -> int:
-    """Return how long one attempt of a job may take: its fixed part, and a multiple of its checkpoints' bytes; a week at most."""
+    """Return how long a job may take: its fixed part, and a multiple of its checkpoints' bytes."""
     checkpoints = _bytes_of_checkpoints(inputs) if needs.minutes_per_gb else 0
-    return min(LONGEST_JOB, needs.minutes + round(needs.minutes_per_gb * checkpoints / 1e9))
+    return needs.minutes + round(needs.minutes_per_gb * checkpoints / 1e9)
 
 
 def _bytes_of_checkpoints(inputs: Sequence[str]) -> int:

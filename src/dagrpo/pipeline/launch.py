@@ -46,7 +46,7 @@ from dagrpo.pipeline.nodes import (
 )
 from dagrpo.utils import slurm
 from dagrpo.utils.addresses import own_address
-from dagrpo.utils.child_variables import QUIET, interface_of, sockets_on
+from dagrpo.utils.child_variables import LOOPBACK, QUIET, interface_of, sockets_between_nodes
 from dagrpo.utils.console import say
 from dagrpo.utils.distributed import RENDEZVOUS
 from dagrpo.utils.failures import MISTAKE, TRANSIENT
@@ -66,7 +66,7 @@ class Ranks:
     rendezvous: str  # a private file, or an address
     node: int = 0
     nodes: int = 1
-    interface: str = "lo"
+    interface: str = ""  # of several nodes
     servers: Path | None = None  # folder in which nodes with servers look for their description
 
 
@@ -360,8 +360,7 @@ def environment(local: int, ranks: Ranks) -> dict[str, str]:
     return (
         {name: str(value) for name, value in numbers.items()}
         | own
-        | sockets_on(ranks.interface)
-        | (QUIET if ranks.nodes > 1 else {})
+        | (sockets_between_nodes(ranks.interface) | QUIET if ranks.nodes > 1 else LOOPBACK)
         | {RENDEZVOUS: ranks.rendezvous}
         | ({} if ranks.servers is None else {FOLDER: str(ranks.servers.absolute())})
     )

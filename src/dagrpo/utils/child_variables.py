@@ -10,6 +10,7 @@ from dagrpo.core.errors import UserError
 from dagrpo.core.redaction import is_secret, secret_parameters
 
 HERE = "127.0.0.1,localhost"
+SOCKETS = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 # Variables of a distributed training, with which a program would wait for the training's other processes.
 _OF_A_LAUNCHER = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "ROLE_NAME", "TORCHELASTIC")
 # What programs need to start: a place to write, a language, a Python, devices, certificates, a way to the network.
@@ -34,7 +35,12 @@ def alone() -> dict[str, str]:
 
 def sockets_on(interface: str) -> dict[str, str]:
     """Return the variables by which gloo and NCCL listen on one interface; else they do where the host's name points to."""
-    return {"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": interface}
+    return dict.fromkeys(SOCKETS, interface)
+
+
+def sockets_between_nodes(interface: str) -> dict[str, str]:
+    """Return the same variables for processes of several nodes: where this environment names other interfaces, those."""
+    return {name: os.environ.get(name) or interface for name in SOCKETS}
 
 
 def interface_of(address: str) -> str:

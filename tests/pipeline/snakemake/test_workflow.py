@@ -1,12 +1,13 @@
 """The end of a run: its summary, and what to do next."""
 
+import re
 from argparse import Namespace
 from pathlib import Path
 
 import pytest
 
+from dagrpo.config.presets import composed, known
 from dagrpo.config.schema import parse
-from dagrpo.pipeline.job_files import LONGEST_JOB
 from dagrpo.pipeline.override_runs import OverrideRun
 from dagrpo.pipeline.snakemake import workflow
 from dagrpo.pipeline.stages import all_stages
@@ -63,7 +64,7 @@ def test_no_attempt_of_a_job_asks_for_more_than_the_week_that_partitions_allow(
     rule = _rule(monkeypatch, "prepare", {}, "slurm")
     wildcards = {"experiment": "mine"}
     assert rule.minutes(wildcards, [], 2) == 2 * rule.minutes(wildcards, [], 1)
-    assert rule.minutes(wildcards, [], 1000) == LONGEST_JOB
+    assert rule.minutes(wildcards, [], 1000) == 7 * 24 * 60
 
 
 def test_training_on_several_nodes_asks_slurm_for_them_and_for_the_gpus_of_each(
@@ -74,6 +75,53 @@ def test_training_on_several_nodes_asks_slurm_for_them_and_for_the_gpus_of_each(
     rule = _rule(monkeypatch, "train", runtime, "slurm")
     assert rule.resources == {"nodes": 2, "tasks": 2, "mpi": "srun", "gres": "gpu:4", "tasks_per_gpu": 0}
     assert rule.gpus({"experiment": "mine"}) == 0
-    assert _rule(monkeypatch, "sft", runtime, "slurm").resources == {}
+    assert _rule(monkeypatch, "sft", runtime, "slurm").resources == {"nodes": 1}
     by_hand = _rule(monkeypatch, "train", runtime, "local")
     assert (by_hand.resources, by_hand.gpus({"experiment": "mine"})) == ({}, 4)
+
+
+MULTI_GPU = [name for name in known() if re.search(r"^(a100|h100|h200|l40s|rtx4090)(_x\d)?$", name)]
+
+
+@pytest.mark.parametrize("hardware", MULTI_GPU)
+def test_every_stage_of_every_machine_with_gpus_asks_for_one_node_and_four_cores_a_gpu(
+    hardware: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    params = composed(["qwen2_5_0_5b", "gsm8k", "grpo", hardware])
+    monkeypatch.chdir(tmp_path)
+    count = int(hardware.partition("_x")[2] or 1)
+    gpus = {"train": count, "sft": count, "sample": count, "difficulty": count}
+    runtime = params.runtime.model_dump()
+    for stage in all_stages():
+        rule = _rule(monkeypatch, stage, runtime, "slurm")
+        asked = gpus.get(stage, 0)
+        assert rule.gpus(WILDCARDS) == asked, stage
+        assert rule.resources == ({"nodes": 1} if asked else {}), stage
+        cores = {"score": 4}.get(stage, 1)
+        assert rule.threads(WILDCARDS) == (4 * asked if asked else cores), stage
+        assert rule.minutes(WILDCARDS, [], 1) <= 1440, stage
+
+
+WILDCARDS = {"experiment": "mine"}
+
+
+def test_cores_of_a_job_follow_its_parameter_and_on_cpus_the_threads_of_trainer_and_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    runtime: dict[str, object] = {"cores_per_gpu": 12, "engine": {"threads": 3, "replicas": 2}}
+    assert _rule(monkeypatch, "sample", runtime, "slurm").threads(WILDCARDS) == 24
+    rule = _rule(monkeypatch, "sample", runtime, "slurm")
+    rule._has_gpus = False
+    assert (rule.threads(WILDCARDS), rule.gpus(WILDCARDS), rule.resources) == (7, 0, {})
+    assert _rule(monkeypatch, "sample", runtime, "local").threads(WILDCARDS) == 1
+
+
+def test_no_job_asks_for_more_minutes_than_its_partition_has_and_a_group_shares_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    runtime: dict[str, object] = {"job_minutes": 120}
+    assert _rule(monkeypatch, "train", runtime, "slurm").minutes(WILDCARDS, [], 3) == 120
+    monkeypatch.setattr(workflow, "stages_of_a_job", lambda stage: 3)
+    assert _rule(monkeypatch, "sft", runtime, "slurm").minutes(WILDCARDS, [], 1) == 40

@@ -46,7 +46,7 @@ from dagrpo.engine.sglang.model_check import require_servable
 from dagrpo.engine.sglang.startup import SECONDS_BETWEEN_CHECKS, wait_until_ready
 from dagrpo.models.pictures import takes_pictures
 from dagrpo.utils import accelerator
-from dagrpo.utils.child_variables import interface_of, sockets_on
+from dagrpo.utils.child_variables import interface_of, sockets_between_nodes
 from dagrpo.utils.console import waiting
 from dagrpo.utils.devices import VISIBLE
 from dagrpo.utils.shared_memory import MEMORY
@@ -239,7 +239,7 @@ class SGLangServer:
             inherited, scratch, device, leaves=self._config.release_memory, threads=self._config.threads
         )
         if (self._config.weight_sync == "distributed" and self._host != HOST) or self._part is not None:
-            environment |= sockets_on(interface_of(self._host))
+            environment |= sockets_between_nodes(interface_of(self._host))
         environment |= divided_environment(self._ranks, device)
         if self._part is not None:
             environment |= shared_environment(self._part)

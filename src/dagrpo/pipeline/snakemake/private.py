@@ -163,6 +163,14 @@ def leave_threads_to_jobs(workflow: Any) -> None:
         workflow.resource_settings.cores = workflow.global_resources["_cores"] = None
 
 
+def stages_of_a_job(stage: str) -> int:
+    """Return how many stages may share a job with this one, itself included, as the profiles group them: their minutes add up."""
+    given = _with_profiles()
+    groups = [] if given is None else list((given.groups or {}).items())
+    own = dict(groups).get(stage)
+    return sum(group == own for _, group in groups) if own is not None else 1
+
+
 def executor_settings() -> Any:
     """Return the settings of the executor that `executor_name` names."""
     from snakemake_interface_executor_plugins.registry import ExecutorPluginRegistry

@@ -44,6 +44,7 @@ from dagrpo.pipeline.snakemake.private import (
     options,
     run_in_slurm,
     runs_jobs,
+    stages_of_a_job,
 )
 from dagrpo.pipeline.snakemake.reconcile import reconcile
 from dagrpo.pipeline.snakemake.stop import stop_with_stages
@@ -251,25 +252,32 @@ class Rule:
         return self._of(wildcards).job[self.name]
 
     def threads(self, wildcards: Mapping[str, str]) -> int:
-        """Return the threads of all its processes."""
-        return self._needs(wildcards).threads
+        """Return the threads of all its processes; the cores of a job of SLURM, which gets no others."""
+        needs, runtime = self._needs(wildcards), self._of(wildcards).params.runtime
+        if not executor_name().startswith(SLURM):
+            return needs.threads
+        gpus = needs.gpus if self._has_gpus else 0
+        return max(needs.threads + needs.beside, runtime.cores_per_gpu * gpus)
 
     def gpus(self, wildcards: Mapping[str, str]) -> int:
         """Return the number of GPUs; 0 where jobs go to a SLURM without any, and of a job of several nodes there."""
-        return self._needs(wildcards).gpus if self._has_gpus and not self.resources else 0
+        return self._needs(wildcards).gpus if self._has_gpus and "gres" not in self.resources else 0
 
     @property
     def resources(self) -> dict[str, int | str]:
-        """Return the resources that SLURM needs for a job of several nodes; {} for other stages, and outside of SLURM.
+        """Return the resources that SLURM needs besides: for GPUs one node, else it may take them from two; {} outside of SLURM.
 
+        Without GPUs a job is one task, which no two nodes share. A job of several nodes has all of these resources.
         `mpi`: the stage is started on the first node without srun, and starts the others itself. GPUs of each node: `gres`;
         `tasks_per_gpu` 0: the executor would else ask for `tasks` tasks on each of them.
         """
         runtime = self._any.runtime
         nodes = self._stage.nodes(runtime)
-        if nodes == 1 or not executor_name().startswith(SLURM):
+        if not executor_name().startswith(SLURM):
             return {}
         gpus = self._stage.needs(runtime).gpus if self._has_gpus else 0
+        if nodes == 1:
+            return {"nodes": 1} if gpus else {}
         asked: dict[str, int | str] = {"nodes": nodes, "tasks": nodes, "mpi": "srun"}
         return asked | {"gres": f"gpu:{gpus}", "tasks_per_gpu": 0} if gpus else asked
 
@@ -309,7 +317,8 @@ class Rule:
     def minutes(self, wildcards: Mapping[str, str], input: Sequence[object], attempt: int) -> int:
         """Return the time limit of one attempt. A stage with steps resumes from its state, and needs no longer one."""
         limit = job_files.minutes(self._needs(wildcards), [str(path) for path in input])
-        return limit if self._stage.extends else min(limit * attempt, job_files.LONGEST_JOB)
+        longest = self._of(wildcards).params.runtime.job_minutes // stages_of_a_job(self.name)
+        return min(limit if self._stage.extends else limit * attempt, longest)
 
     def arguments(self, wildcards: Mapping[str, str], input: Any, output: Any) -> str:
         """Return the rest of a command line. Snakemake compares none of it: it follows from the files, or changes no result."""

@@ -52,7 +52,16 @@ def _rate(job: Job, difficulty: "Difficulty") -> None:
 
 
 def needs(runtime: Runtime) -> Needs:
-    return Needs(threads=2, gpus=runtime.engine.gpus, memory_mb=4000, memory_per_byte=3, minutes=240, minutes_per_gb=30)
+    engine = runtime.engine
+    return Needs(
+        threads=2,
+        beside=engine.all_threads,
+        gpus=engine.gpus,
+        memory_mb=4000,
+        memory_per_byte=3,
+        minutes=240,
+        minutes_per_gb=30,
+    )
 
 
 STAGE = Stage(

@@ -52,7 +52,10 @@ def seeded(params: Mapping[str, Any], inputs: Mapping[str, Sequence[Path]]) -> b
 
 
 def needs(runtime: Runtime) -> Needs:
-    return Needs(gpus=runtime.engine.gpus, memory_mb=4000, memory_per_byte=3, minutes=240, minutes_per_gb=30)
+    engine = runtime.engine
+    return Needs(
+        beside=engine.all_threads, gpus=engine.gpus, memory_mb=4000, memory_per_byte=3, minutes=240, minutes_per_gb=30
+    )
 
 
 STAGE = Stage(

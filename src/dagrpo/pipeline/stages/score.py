@@ -2,9 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from dagrpo.pipeline.declaration import EVALUATION, Job, Stage
+from dagrpo.pipeline.declaration import EVALUATION, Job, Needs, Stage
+
+if TYPE_CHECKING:
+    from dagrpo.trainer.config.runtime import Runtime
+
+GRADERS = 3  # besides one process: it grades with all cores that it has
 
 
 def work(job: Job) -> None:
@@ -25,6 +30,10 @@ def work(job: Job) -> None:
     summary(f"score {label_of(result['task'], oracle=oracle)}", rows_to_show(result))
 
 
+def needs(runtime: "Runtime") -> Needs:
+    return Needs(beside=GRADERS)
+
+
 def seeded(params: Mapping[str, Any], inputs: Mapping[str, Sequence[Path]]) -> bool:
     """Return False: equal completions have equal scores."""
     return False
@@ -41,6 +50,7 @@ STAGE = Stage(
         "provenance": f"{EVALUATION}/scores.provenance.json",
     },
     seeded=seeded,
+    needs=needs,
     label="{policy} policy on {task}, seed {seed}",
     selects=("task", "verifier", "scorer"),
 )

@@ -180,7 +180,15 @@ def needs(runtime: Runtime) -> Needs:
         else:
             shared.append(engine.gpus)
     gpus = max(shared) + own
-    return Needs(threads=threads, gpus=gpus, memory_mb=6000, memory_per_byte=12, minutes=1440, minutes_per_gb=240)
+    return Needs(
+        threads=threads,
+        beside=runtime.engine.all_threads,
+        gpus=gpus,
+        memory_mb=6000,
+        memory_per_byte=12,
+        minutes=1440,
+        minutes_per_gb=240,
+    )
 
 
 def processes(runtime: Runtime) -> int:

@@ -214,6 +214,16 @@ class Runtime(Section):
         300.0,
         description="Maximum seconds until all nodes have joined a training. One that gives no sign of life for 30 seconds ends it.",
     )
+    cores_per_gpu: Annotated[int, Field(ge=1, le=256)] = Field(
+        4,
+        description="Least cores that a job of SLURM asks for with each of its GPUs: for a process of the trainer, those of a server, and "
+        "grading.",
+    )
+    job_minutes: Annotated[int, Field(ge=10, le=10_080)] = Field(
+        10_080,
+        description="Longest time that a job of SLURM asks for, in minutes: the limit of its partition. Stages of a group share it. "
+        "Training and supervised fine-tuning that take longer resume in the next job (Snakemake's retries).",
+    )
     device: Literal["npu"] | None = Field(
         None,
         description="Device of all processes and servers. null: GPUs where torch finds them, else the CPU. npu: Ascend's NPUs, by "
