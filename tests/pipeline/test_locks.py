@@ -8,6 +8,7 @@ import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 from dvc.lock import LockBase, LockError, make_lock
 
@@ -221,7 +222,10 @@ def test_dvc_is_kept_out_until_the_run_ends() -> None:
 def test_nothing_is_run_while_dvc_is_at_work_but_a_try() -> None:
     with _dvcs_lock():
         hold("tiny~0123abcd")
-        with pytest.raises(UserError, match="A DVC command is at work in this folder: wait for it to end, or stop it"):
+        with pytest.raises(
+            UserError,
+            match=rf"\(process {os.getpid()}\), since 20.* is at work in {Path.cwd()}: wait for it to end",
+        ):
             hold("tiny")
 
 
@@ -241,3 +245,32 @@ def test_what_lies_in_the_way_of_a_folder_is_named_in_a_sentence(in_the_way: str
     Path(in_the_way).symlink_to("/nowhere/at/all")
     with pytest.raises(Refusal, match=rf"^{in_the_way}: File exists: move it away"):
         refused(lambda: hold("tiny"))
+
+
+DRIVING = """
+import subprocess, sys, time
+below = subprocess.Popen([sys.executable, "-c", sys.argv[2]], stdout=subprocess.PIPE, text=True)
+print(below.stdout.readline(), below.pid, flush=True)
+time.sleep(60)
+"""
+
+
+def test_a_run_below_a_killed_dvc_ends_and_leaves_no_lock(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("DVC_STAGE", "train@tiny-0")
+    Path(".dvc").mkdir()
+    script = tmp_path / "dvc"  # its name is how a run knows the DVC above it
+    script.write_text(DRIVING)
+    driving = subprocess.Popen(
+        [sys.executable, script, "repro", HOLDER], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert driving.stdout is not None
+    assert driving.stdout.readline() == "held\n"
+    below = psutil.Process(int(driving.stdout.readline()))
+    driving.kill()
+    driving.wait()
+    psutil.wait_procs([below], timeout=20)
+    assert not below.is_running()
+    assert driving.stderr is not None
+    assert f"process {below.pid} since" in driving.stderr.read()
+    with _dvcs_lock():
+        pass

@@ -8,17 +8,19 @@ Jobs in SLURM outlive a run that is killed: the next one waits for their end.
 """
 
 import atexit
+import os
 import sys
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, replace
+from datetime import datetime
 from pathlib import Path
 
 import psutil
 from filelock import FileLock, Timeout
 
 from dagrpo.core.errors import UserError
-from dagrpo.pipeline.dvc.private import DVC_FOLDER, lock_of_dvc
+from dagrpo.pipeline.dvc.private import DVC_FOLDER, lock_of_dvc, process_in_lock_of_dvc
 from dagrpo.pipeline.record import STATES
 from dagrpo.pipeline.runner import dvc_drives
 from dagrpo.pipeline.snakemake.private import locks_of
@@ -36,6 +38,7 @@ from dagrpo.utils.locks import (
     signs_of_life,
 )
 from dagrpo.utils.process import Process
+from dagrpo.utils.watchdog import end_with
 
 RUNNING = STATES / "running"
 DRIVER = STATES / "dvc.json"  # the DVC that is at work here, or was
@@ -52,6 +55,8 @@ def hold(experiment: str) -> None:
         _wait_for(experiment)
         _note(DRIVER, _driver())
         _lock_out_dvc(experiment, wait=True)
+        if (above := driver()) is not None and above.process != Process.current():
+            end_with(above.process.pid, _about_the_end_of(above))
         return
     known_to_dvc = TRY not in experiment
     if known_to_dvc:
@@ -60,6 +65,15 @@ def hold(experiment: str) -> None:
         raise UserError(f"{experiment} is being run by {_owner(experiment)}: wait for it to end, or stop it.")
     if known_to_dvc:
         _lock_out_dvc(experiment, wait=False)
+
+
+def _about_the_end_of(driver: Holder) -> str:
+    """Return what a run says when the DVC above it was killed: until it has ended, DVC says only that there is a lock."""
+    own, since = os.getpid(), _text_of(time.time())
+    return (
+        f"{driver} is gone: this run of its stage, process {own} since {since} in {Path.cwd()}, saves its state and ends, for up "
+        f"to a minute. DVC's lock is free then: give the same command again, after `kill {own}` if it has not ended."
+    )
 
 
 def is_run_by_another(experiment: str) -> bool:
@@ -137,6 +151,10 @@ def _owner(experiment: str) -> str:
     return "another process" if owner is None else str(owner)
 
 
+def _text_of(moment: float) -> str:
+    return datetime.fromtimestamp(moment).strftime("%Y-%m-%d %H:%M:%S")
+
+
 def _command(arguments: list[str]) -> str:
     return " ".join([Path(arguments[0]).name, *arguments[1:]])
 
@@ -178,7 +196,12 @@ def _who_has_dvcs_lock(experiment: str) -> str:
         other = lock.stem
         if other != experiment and TRY not in other and is_run_by_another(other):
             return f"{other} is being run by {_owner(other)}, and only override runs may run beside an experiment"
-    return "A DVC command is at work in this folder"
+    with suppress(psutil.Error, ProcessLookupError):  # it has just ended
+        process = psutil.Process(process_in_lock_of_dvc())
+        since = _text_of(process.create_time())
+        holder = Holder(process=Process.running(process.pid), command=_command(process.cmdline()))
+        return f"{holder}, since {since}, is at work in {Path.cwd()}"
+    return f"A DVC command is at work in {Path.cwd()}"
 
 
 def _remove_what_a_killed_run_left(experiment: str) -> None:

@@ -8,6 +8,7 @@ the shell in between, and does not mistake the end of one of Snakemake's threads
 import os
 import signal
 import socket
+import sys
 import threading
 import time
 from pathlib import Path
@@ -50,6 +51,12 @@ def stop_with_the_workflow() -> None:
         threading.Thread(target=_watch, args=(starters,), daemon=True, name="workflow-watch").start()
 
 
+def end_with(pid: int, sentence: str) -> None:
+    """Send this process SIGTERM when that process above it is gone, after printing why, and SIGKILL a minute later."""
+    above = [psutil.Process(pid)]
+    threading.Thread(target=_watch, args=(above, sentence), daemon=True, name="driver-watch").start()
+
+
 def _named_starter() -> int | None:
     """Return the pid that the environment names on this machine, if any."""
     host, _, pid = os.environ.get(STARTED_BY, "").partition(":")
@@ -63,9 +70,11 @@ def _is_starter(process: psutil.Process) -> bool:
         return False
 
 
-def _watch(starters: list[psutil.Process]) -> None:
+def _watch(starters: list[psutil.Process], sentence: str = "") -> None:
     while all(_is_alive(starter) for starter in starters):
         time.sleep(SECONDS_BETWEEN_LOOKS)
+    if sentence:
+        print(sentence, file=sys.stderr, flush=True)
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(SECONDS_TO_END)
     os.kill(os.getpid(), signal.SIGKILL)

@@ -42,6 +42,14 @@ def lock_of_dvc(*, wait: bool) -> Callable[[], None] | None:
     return lock.unlock  # type: ignore[no-any-return]
 
 
+def process_in_lock_of_dvc() -> int:
+    """Return the number of the process that has written DVC's lock. Raises ProcessLookupError if the file names none."""
+    try:
+        return int((DVC_FOLDER / "tmp" / "lock").read_text())
+    except (OSError, ValueError):
+        raise ProcessLookupError from None
+
+
 def record_outputs(is_wanted: Callable[[str, set[Path]], bool]) -> dict[str, list[str]]:
     """Store the outputs of DVC's stages in its cache, and write dvc.lock once. The caller holds `lock_of_dvc`.
 
