@@ -34,6 +34,12 @@ def mirror_place(source: Source, folder: Path) -> Place:
     return Place(files=present, origin="mirror", revision=None)
 
 
+def files_in_mirror(source: Source, folder: Path) -> list[Path]:
+    """Return the files of a source that lie in a mirror."""
+    found = (_mirror_file(folder, Path(name)) for name in source.mirror_files.values())
+    return [file.fetch() for file in found if file is not None]
+
+
 def missing_in_mirror(source: Source, folder: Path) -> str | None:
     """Return a sentence on the files of train and test that are missing; None if they are there."""
     needed = [Path(name) for split, name in source.mirror_files.items() if split in SPLITS]

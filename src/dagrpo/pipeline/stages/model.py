@@ -1,10 +1,14 @@
 """Stage model: the policy before any training."""
 
 from collections.abc import Mapping
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from dagrpo.pipeline.declaration import MODEL, Job, Needs, Stage
 from dagrpo.trainer.config.runtime import Runtime
+
+if TYPE_CHECKING:
+    from dagrpo.config.schema import Params
 
 
 def work(job: Job) -> None:
@@ -20,6 +24,12 @@ def work(job: Job) -> None:
     console.summary(f"model: {params.name} from {params.source}", facts.lines(folder, manifest))
 
 
+def raw(params: "Params", experiment: str) -> list[str]:
+    """Return the GGUF file that the policy is read from; [] from any other source, an installed package included."""
+    gguf = params.model.gguf
+    return [gguf] if params.model.source == "gguf" and gguf is not None and Path(gguf).is_file() else []
+
+
 def needs(runtime: Runtime) -> Needs:
     return Needs(memory_mb=4000, minutes=240)
 
@@ -33,6 +43,7 @@ STAGE = Stage(
     name="model",
     work=work,
     reads=("model",),
+    inputs={"raw": raw},
     outputs={"manifest": MODEL, "provenance": "models/{experiment}/{model}/provenance.json"},
     label="{model}",
     selects=("fresh_tool",),

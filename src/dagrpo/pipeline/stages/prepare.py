@@ -4,9 +4,13 @@ The task is the name of the card's folder.
 """
 
 from collections.abc import Mapping
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from dagrpo.pipeline.declaration import DATA, MODEL, Job, Stage
+
+if TYPE_CHECKING:
+    from dagrpo.config.schema import Params
 
 
 def work(job: Job) -> None:
@@ -33,6 +37,17 @@ def work(job: Job) -> None:
     summary(f"prepare {card.task}", card.summary())
 
 
+def raw(params: "Params", experiment: str) -> list[str]:
+    """List the files of this machine that problems and pass rates come from: a mirror's of all tasks, and data.pass_rates."""
+    from dagrpo.data.raw_files import files_in_mirror
+    from dagrpo.data.task import get_task
+
+    mirror, rates = params.data.mirror, params.data.pass_rates
+    sources = [] if mirror is None else [get_task(task).source for task in params.experiment.tasks]
+    files = {str(file) for source in sources if source for file in files_in_mirror(source, Path(str(mirror)))}
+    return sorted(files | ({rates} if rates is not None and Path(rates).is_file() else set()))
+
+
 def reusable(params: Mapping[str, Any]) -> bool:
     """Return False if it reads files of this machine, which may have changed."""
     return params["data"]["mirror"] is None and params["data"]["pass_rates"] is None
@@ -49,7 +64,7 @@ STAGE = Stage(
         "rollout.tools",
         "training.max_prompt_tokens",
     ),
-    inputs={"model": MODEL},
+    inputs={"model": MODEL, "raw": raw},
     outputs={
         **{name: f"{DATA}/{name}.parquet" for name in ("train", "validation", "test", "dropped", "passages")},
         "card": f"{DATA}/card.json",
