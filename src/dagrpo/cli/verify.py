@@ -128,7 +128,10 @@ def verify(experiment: str) -> list[Verified]:
 
 
 def _raw(records: Sequence[ExecutionRecord]) -> Iterator[Verified]:
-    for raw in (raw for each in records if each.stage == "prepare" for raw in raw_data(each)):
+    prepared = [(each, raw) for each in records if each.stage == "prepare" for raw in raw_data(each)]
+    for record, raw in prepared:
+        if raw.column is None and str(raw.place) in record.inputs:
+            continue  # read among the inputs
         if raw.place is None:
             yield Verified(
                 path=raw.name, state=State.UNKNOWN, description="raw data that is not on this machine", bytes=0
