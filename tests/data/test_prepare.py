@@ -5,7 +5,9 @@ import json
 import re
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -15,10 +17,12 @@ from hypothesis import strategies as st
 from tests.data.filters.problems import character_model, problems, qwen3_model, task_row, task_rows
 from tests.data.preparing import FILES, dapo_mirror, gsm8k_mirror, limited, read_dropped, read_split
 
+from dagrpo.core.errors import UserError
 from dagrpo.data import prepare as prepare_module
 from dagrpo.data.config import Data
 from dagrpo.data.filters import sieve as gates
-from dagrpo.data.prepare import prepare, sift
+from dagrpo.data.prepare import prepare, require_tools_of_task, sift
+from dagrpo.data.task import get_task
 from dagrpo.models.config import Fresh, Model, Vision
 from dagrpo.models.make import make_model
 from dagrpo.utils.files import sha256_of
@@ -378,3 +382,25 @@ def test_pictures_that_make_every_prompt_too_long_can_be_made_smaller(tmp_path: 
         ValueError, match=r"2 prompt too long\): lower model\.max_pixels .* or change the parameters of `data`"
     ):
         prepare("shapes", tmp_path / "shapes", params, model=tmp_path / "model", evaluate=["shapes"])
+
+
+@pytest.mark.parametrize(
+    ("changed", "fault"),
+    [
+        (
+            {"interaction": "gsm8k_feedback"},
+            r"train row 0, field `interaction` is 'gsm8k_feedback', and the Task has ''",
+        ),
+        ({"tools": ("calculator",)}, r"train row 0, field `tools` is \['calculator'\], and the Task has \[\]"),
+    ],
+)
+def test_a_row_whose_tools_or_user_are_not_those_of_its_task_is_refused(changed: dict[str, Any], fault: str) -> None:
+    task = get_task("arithmetic")
+    rows = task.load(Data())
+    require_tools_of_task(task, rows)
+    first, *others = rows.splits["train"]
+    splits = {**rows.splits, "train": [replace(first, **changed), *others]}
+    with pytest.raises(UserError, match=fault):
+        require_tools_of_task(task, replace(rows, splits=splits))
+    with pytest.raises(UserError, match="give both the same"):
+        require_tools_of_task(replace(task, tools=("calculator",), interaction="gsm8k_feedback"), rows)

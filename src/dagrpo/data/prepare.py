@@ -67,6 +67,7 @@ def prepare(
     if task in (train, *evaluate):
         require_model_for(get_task(task), model)
     task_rows = get_task(task).load(params)
+    require_tools_of_task(get_task(task), task_rows)
     others = [name for name in evaluate if name != task] if task_rows.splits["train"] else []
     tests = {name: _test_split(name, params) for name in others}
     card, sieve = sift(task, task_rows, params, model=model, tests=tests, rated=train in (None, task), tools=tools)
@@ -91,6 +92,20 @@ def require_model_for(task: Task, model: Path) -> None:
             f"{task.name} has prompts with pictures, and the model in {model} takes text alone: choose a vision-language model in "
             "section model, or another task."
         )
+
+
+def require_tools_of_task(task: Task, task_rows: TaskRows) -> None:
+    """Raise UserError for the first row that has other tools, or another simulated user, than its task."""
+    for row in (row for rows in task_rows.splits.values() for row in rows):
+        for field, own, declared in (
+            ("tools", sorted(row.tools), sorted(task.tools)),
+            ("interaction", row.interaction, task.interaction),
+        ):
+            if own != declared:
+                raise UserError(
+                    f"task {task.name}, {row.split} row {row.index}, field `{field}` is {own!r}, and the Task has {declared!r}, which "
+                    f"decides the code that runs and whether a score has an oracle: give both the same `{field}`."
+                )
 
 
 def _require_some_left(task_rows: TaskRows, card: Card) -> None:
