@@ -14,7 +14,7 @@ import psutil
 PROGRAMS = ("munged", "munge", "slurmctld", "slurmd", "sbatch", "squeue")
 SETTINGS = Path("/etc/slurm")  # SLURM_CONF does not reach the jobs of Snakemake's executor
 NODES = ("n1", "n2")
-GPUS = 2  # of the first node, and one of the other: character devices that no driver answers for
+GPUS = 4  # of each node: character devices that no driver answers for
 NVIDIA = 195  # their major number
 LEAST_CORES = 4  # that SLURM takes the machine to have: a group may ask for three
 
@@ -47,7 +47,7 @@ MinJobAge=7200
 KillWait=10
 NodeName=DEFAULT CPUs={cores} RealMemory={memory} State=UNKNOWN
 NodeName=n1 NodeHostname={host} NodeAddr=127.0.0.1 Port=16818 Gres=gpu:{gpus}
-NodeName=n2 NodeHostname={host} NodeAddr=127.0.0.1 Port=16819 Gres=gpu:1
+NodeName=n2 NodeHostname={host} NodeAddr=127.0.0.1 Port=16819 Gres=gpu:{gpus}
 PartitionName=cpu Nodes=n1 Default=YES MaxTime=14-0 State=UP
 PartitionName=gpu Nodes=n1 MaxTime=14-0 State=UP
 PartitionName=both Nodes=n1,n2 MaxTime=14-0 State=UP
@@ -72,14 +72,14 @@ def started(folder: Path) -> Iterator[None]:
     _start_munge()
     for name in ("ctld", *NODES):
         (folder / name).mkdir(parents=True)
-    for number in range(GPUS + 1):
+    for number in range(2 * GPUS):
         os.mknod(folder / f"nvidia{number}", 0o20666, os.makedev(NVIDIA, number))
     host = socket.gethostname().partition(".")[0]
     cores, memory = max(LEAST_CORES, os.cpu_count() or 1), psutil.virtual_memory().total // 2**20 - 500
     settings = {
         "slurm.conf": CONF.format(folder=folder, host=host, cores=cores, memory=memory, gpus=GPUS),
         "gres.conf": f"NodeName=n1 Name=gpu File={folder}/nvidia[0-{GPUS - 1}] Flags=nvidia_gpu_env\n"
-        f"NodeName=n2 Name=gpu File={folder}/nvidia{GPUS} Flags=nvidia_gpu_env\n",
+        f"NodeName=n2 Name=gpu File={folder}/nvidia[{GPUS}-{2 * GPUS - 1}] Flags=nvidia_gpu_env\n",
     }
     SETTINGS.mkdir(exist_ok=True)
     for name, text in settings.items():

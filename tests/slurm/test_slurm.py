@@ -1,5 +1,6 @@
 """The tiny experiment as jobs of a real SLURM: killed heads, cancelled jobs and time limits change no byte, and nothing runs twice."""
 
+import shlex
 import shutil
 import sqlite3
 import subprocess
@@ -7,10 +8,13 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import psutil
 import pytest
+from snakemake_executor_plugin_slurm.submit_string import get_submit_command
+from snakemake_executor_plugin_slurm.utils import set_gres_string
 from tests.pipeline.snakemake import clones, stand_ins
 from tests.slurm import cluster
 
@@ -219,3 +223,50 @@ def test_a_job_that_asks_for_a_gpu_sees_one_of_its_own() -> None:
         for _ in range(2)
     ]
     assert sorted(process.communicate(timeout=60)[0] for process in both) == ["0\n", "1\n"]
+
+
+def test_a_job_for_four_gpus_waits_for_one_node_that_has_them_where_two_have_two_each(tmp_path: Path) -> None:
+    others = [
+        "sbatch",
+        "--parsable",
+        "--partition=both",
+        "--gpus=2",
+        "--mem=100M",
+        "--output=/dev/null",
+        "--wrap=sleep 60",
+    ]
+    held = [cluster.shown(*others, f"--nodelist={node}").strip() for node in cluster.NODES]
+    job = SimpleNamespace(resources=_Asked(gpu=4, nodes=1, mem_mb=200), threads=4)  # as workflow.Rule asks
+    given = {
+        "run_uuid": "four",
+        "slurm_logfile": tmp_path / "log",
+        "comment_str": "",
+        "account": "",
+        "partition": "-p both",
+    }
+    step = "srun -n1 --cpus-per-task=4 --gpus=4 --nodes=1 sh -c 'echo $CUDA_VISIBLE_DEVICES'"
+    command = [
+        *shlex.split(get_submit_command(job, given | {"workdir": tmp_path}) + set_gres_string(job)),
+        "--wrap",
+        step,
+    ]
+    try:
+        clones.wait_until(tmp_path, lambda: _states(*held) == ["RUNNING"] * 2, 30)
+        number = cluster.shown(*command).strip()
+        time.sleep(5)
+        assert _states(number) == ["PENDING"]
+        cluster.shown("scancel", held[0])
+        clones.wait_until(tmp_path, lambda: _states(number) == ["COMPLETED"], 60)
+    finally:
+        subprocess.run(["scancel", *held], check=False)
+    assert (tmp_path / "log").read_text().splitlines()[-1] == "0,1,2,3"
+
+
+class _Asked(dict[str, int]):
+    def __getattr__(self, name: str) -> int:
+        return self[name]
+
+
+def _states(*jobs: str) -> list[str]:
+    command = ("squeue", "--noheader", "--states=all", "--format=%T", f"--jobs={','.join(jobs)}")
+    return cluster.shown(*command).split()
