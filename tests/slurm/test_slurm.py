@@ -13,8 +13,8 @@ from typing import Any, cast
 
 import psutil
 import pytest
-from snakemake_executor_plugin_slurm.submit_string import get_submit_command
-from snakemake_executor_plugin_slurm.utils import set_gres_string
+from snakemake_executor_plugin_slurm.submit_string import get_submit_command  # type: ignore[import-untyped]
+from snakemake_executor_plugin_slurm.utils import set_gres_string  # type: ignore[import-untyped]
 from tests.pipeline.snakemake import clones, stand_ins
 from tests.slurm import cluster
 
