@@ -45,6 +45,10 @@ def plan(
     online: Annotated[
         bool, typer.Option("--online", help="fetch a model's config.json from the hub if this machine has none")
     ] = False,
+    answer: Annotated[
+        int | None,
+        typer.Option("--answer", min=1, help="likely tokens of a completion; by default a third of the longest"),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON: one object, in bytes and seconds")] = False,
 ) -> None:
     """Estimate the memory, time and disk of an experiment, before any work; exit code 1, with a remedy, if it cannot fit."""
@@ -55,7 +59,7 @@ def plan(
     from dagrpo.utils.console import plain_console
 
     require_own_code()
-    plan = plan_of(_params(presets or []), machine_for(gpu, memory), online=online)
+    plan = plan_of(_params(presets or []), machine_for(gpu, memory), online=online, answer=answer)
     if as_json:
         typer.echo(json.dumps(asdict(plan), indent=2))
     else:
@@ -88,6 +92,7 @@ def rendered(plan: "Plan") -> Group:
 
 
 def _parts(plan: "Plan") -> Iterator[RenderableType]:
+    yield Text(_first_line(plan), style="bold")
     devices = f"{plan.processes} x {plan.machine}" if plan.processes > 1 else plan.machine
     yield Text.assemble(
         (plan.experiment, "bold"), f"  {plan.parameters:,} parameters, on {devices} with {size(plan.memory)}"
@@ -107,6 +112,16 @@ def _parts(plan: "Plan") -> Iterator[RenderableType]:
     yield Text()
     yield from (Text(sentence, style="dim") for sentence in plan.basis)
     yield from (Text(sentence, style="yellow") for sentence in plan.notes)
+
+
+def _first_line(plan: "Plan") -> str:
+    """Return time, memory and disk in one line: about 3 h on H100, at most 9 h, 14.0 GiB, 66.0 GiB of disk."""
+    memory, disk = max(stage.total for stage in plan.stages), sum(item.bytes for item in plan.disk)
+    if plan.likely is None or plan.longest is None:
+        time = f"time not known on {plan.machine}"
+    else:
+        time = f"about {duration(plan.likely)} on {plan.machine}, at most {duration(plan.longest)}"
+    return f"{time}, {size(memory)}, {size(disk)} of disk"
 
 
 def _headline(stage: "StageMemory", memory: int) -> Text:

@@ -22,7 +22,7 @@ from dagrpo.pipeline.plan.amounts import GIBIBYTE
 from dagrpo.pipeline.plan.machine import Machine, machine_for
 from dagrpo.pipeline.plan.measured import Measured, measured
 from dagrpo.pipeline.plan.models import Models
-from dagrpo.pipeline.plan.outcome import Plan, plan_of
+from dagrpo.pipeline.plan.outcome import Plan, plan_of, stage_minutes
 from dagrpo.pipeline.plan.rates import Speed, speed_of
 from dagrpo.pipeline.plan.remedy import fullest, remedy_for
 from dagrpo.pipeline.plan.times import StageSeconds, seconds_of_stages
@@ -380,6 +380,29 @@ def test_a_plan_in_words_has_every_item_and_its_sum(project: Path) -> None:
     assert "weight sync in /dev/shm" in told
     assert "120 steps" in told
     assert "checkpoint of export" in told
+
+
+def test_a_plan_begins_with_likely_and_longest_time_memory_and_disk(project: Path) -> None:
+    """An answer as long as the limit takes the longest time; a shorter one takes less."""
+    machine = machine_for("H200", None)
+    made = plan_of(qwen3(LONG), machine)
+    assert made.likely is not None
+    assert made.longest == sum(stage.seconds or 0 for stage in made.times)
+    assert made.likely < 0.7 * made.longest
+    assert plan_of(qwen3(LONG), machine, answer=2048).likely == pytest.approx(made.longest)
+    first = _printed(made).splitlines()[0]
+    assert first.startswith("about ")
+    assert " on H200, at most " in first
+    assert first.endswith(" of disk")
+    assert _printed(plan_of(qwen3(LONG), machine_for(None, 200))).startswith("time not known on a GPU with")
+
+
+def test_the_minutes_of_a_stage_are_those_of_one_of_its_runs(project: Path) -> None:
+    params, machine = qwen3(LONG, {"experiment": {"seeds": [0, 1]}}), machine_for("H200", None)
+    likely, longest = stage_minutes(params, machine)["train"]
+    (train,) = (each for each in plan_of(params, machine).times if each.stage == "train")
+    assert longest == pytest.approx((train.seconds or 0) / 2 / 60)
+    assert 0 < likely < longest
 
 
 def test_a_misspelt_name_gets_the_nearest_of_presets_and_of_the_experiment_that_is_there(project: Path) -> None:

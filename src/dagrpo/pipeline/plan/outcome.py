@@ -1,7 +1,7 @@
 """The plan of an experiment: memory, times, disk, notes, refusal."""
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +24,7 @@ from dagrpo.utils.cpu_dtypes import warning
 
 NETWORK = 50e9  # bytes per second
 NEARLY_ALL = 0.9  # of a device's memory: beyond that, what the formulas leave out may not fit
+LONGEST_BY_LIKELY = 3  # the longest completion by a likely one: GSM8K has about 300 tokens where 1,024 are allowed
 SHOWN_OF_LAST = 4  # stages of the last run that are named
 
 
@@ -37,7 +38,9 @@ class Plan:
     parameters: int  # of the policy
     processes: int  # of the trainer on all nodes, each on a separate device if there are GPUs
     stages: tuple[StageMemory, ...]
-    times: tuple[StageSeconds, ...]
+    times: tuple[StageSeconds, ...]  # with every completion as long as it may be
+    likely: float | None  # seconds of all stages with completions of the likely length; None: not known
+    longest: float | None  # the same with every completion as long as it may be
     disk: tuple[Item, ...]
     free: int  # bytes of the project's disk
     last: str | None  # a sentence on what the experiment has taken the last time; None: not on record here
@@ -46,8 +49,8 @@ class Plan:
     refusal: str | None  # why it cannot fit, and what to change; None: it may
 
 
-def plan_of(params: Params, machine: Machine, *, online: bool = False) -> Plan:
-    """Plan an experiment for a machine.
+def plan_of(params: Params, machine: Machine, *, online: bool = False, answer: int | None = None) -> Plan:
+    """Plan an experiment for a machine. `answer`: the likely tokens of a completion; None: a third of the limit.
 
     Raises UserError if a config is missing, a task is unknown, or an adapter names no layer.
     """
@@ -65,6 +68,8 @@ def plan_of(params: Params, machine: Machine, *, online: bool = False) -> Plan:
         processes=params.runtime.training.processes * params.runtime.nodes,
         stages=tuple(needed),
         times=times,
+        likely=_all_seconds(seconds_of_stages(_shorter(params, answer), models, speed, earlier)),
+        longest=_all_seconds(times),
         disk=disk,
         free=free,
         last=_last(earlier),
@@ -72,6 +77,47 @@ def plan_of(params: Params, machine: Machine, *, online: bool = False) -> Plan:
         notes=(*_notes(params, models, machine, needed), *filter(None, [disk_note(disk, free)])),
         refusal=refusal(params, models, machine),
     )
+
+
+def stage_minutes(params: Params, machine: Machine) -> dict[str, tuple[float, float]]:
+    """Return the likely and the longest minutes of one run of each stage that the plan knows the time of.
+
+    Raises UserError like `plan_of`.
+    """
+    models, speed = Models.of(params), speed_of(machine, params)
+    earlier = measured(params) if machine.is_here else Measured()
+    likely, longest = (
+        {
+            each.stage: each.seconds / each.runs / 60
+            for each in seconds_of_stages(some, models, speed, earlier)
+            if each.seconds is not None
+        }
+        for some in (_shorter(params, None), params)
+    )
+    return {stage: (likely[stage], minutes) for stage, minutes in longest.items()}
+
+
+def _shorter(params: Params, answer: int | None) -> Params:
+    """Return the parameters with completions of the likely length as the longest ones."""
+    rollout, evaluation = params.rollout, params.evaluation
+
+    def likely(limit: int) -> int:
+        return max(min(limit // LONGEST_BY_LIKELY if answer is None else answer, limit), 1)
+
+    sampling = evaluation.sampling.model_copy(update={"max_new_tokens": likely(evaluation.sampling.max_new_tokens)})
+    return params.model_copy(
+        update={
+            "rollout": rollout.model_copy(update={"max_new_tokens": likely(rollout.max_new_tokens)}),
+            "evaluation": evaluation.model_copy(update={"sampling": sampling}),
+        }
+    )
+
+
+def _all_seconds(times: Iterable[StageSeconds]) -> float | None:
+    """Return the sum; None if a stage's seconds are not known, or no stage has any."""
+    seconds = [each.seconds for each in times]
+    known = [each for each in seconds if each is not None]
+    return sum(known) if known and len(known) == len(seconds) else None
 
 
 def _basis(speed: Speed | None, earlier: Measured, times: tuple[StageSeconds, ...]) -> Iterator[str]:
