@@ -109,6 +109,9 @@ def prompts_of(params: Params, task: str, split: str) -> int | None:
         return int(card["counts"][split])
     generated: Any = getattr(params.data, task, None)
     count = getattr(generated, split, None) if isinstance(generated, Section) else None
+    source = get_task(task).source
+    if not isinstance(count, int) and source is not None:
+        count = source.rows.get(split)
     most = params.data.max_train if split == "train" else params.data.max_test
     if not isinstance(count, int):
         return None
