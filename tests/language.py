@@ -1,4 +1,4 @@
-"""Check that docstrings, comments, messages and pages are worded as in docs/glossary.md."""
+"""Check the words of docstrings, comments, messages and pages, and that no checkpoint's code may run."""
 
 import ast
 import io
@@ -25,6 +25,11 @@ LEFT_OUT = (
 )  # generated from checked descriptions; names the words that it replaces
 CODE = re.compile(r"^(```|~~~).*?^\1|^(?: {4}|\t).*?$|`[^`\n]*`|\]\([^)]*\)", re.MULTILINE | re.DOTALL)
 PAGE_WORDS = re.compile(r"\b(a try|tries|(?<!training\.)gates)\b")  # an override run, a check or filter
+LOADERS = (
+    "from_pretrained",
+    "from_config",
+    "pipeline",
+)  # of transformers, which imports code beside a model if allowed
 ARTICLE = re.compile(r"(The|A|An|One|Every|Each|All|Some)(?! [=~])\b(?![-_])")
 
 
@@ -61,6 +66,15 @@ def texts_for_users(tree: ast.Module) -> Iterator[tuple[int, str, str]]:
             yield node.lineno, "message", _text(node.args[0])
 
 
+def calls_that_may_run_code(tree: ast.Module) -> Iterator[int]:
+    """Yield the line of every call of transformers that does not say `trust_remote_code=False` itself."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in LOADERS:
+            given = [keyword.value for keyword in node.keywords if keyword.arg == "trust_remote_code"]
+            if [ast.unparse(value) for value in given] != ["False"]:
+                yield node.lineno
+
+
 def faults_of_page(markdown: str) -> Iterator[tuple[int, str]]:
     """Yield line and fault of the prose of a page; code and addresses are left out."""
     prose = CODE.sub(lambda match: re.sub(r"[^\n]", "", match.group()), markdown)
@@ -70,7 +84,7 @@ def faults_of_page(markdown: str) -> Iterator[tuple[int, str]]:
 
 
 def faults(source: str) -> Iterator[tuple[int, str]]:
-    """Yield line and fault of every docstring or comment that docs/glossary.md would word otherwise."""
+    """Yield line and fault of every docstring or comment worded otherwise, and of calls that may run a checkpoint's code."""
     tree = ast.parse(source)
     head = ast.get_docstring(tree) or ""
     if len(re.sub(r"\([^)]*\)", "", head.split("\n\n")[0]).split()) > HEAD_WORDS:
@@ -90,6 +104,8 @@ def faults(source: str) -> Iterator[tuple[int, str]]:
             yield line, f"a description opens with {opening.group()!r}: begin with the noun or the effect"
         for word in WORDS.finditer(text):
             yield line, f"{word.group()!r} in a {kind}"
+    for line in calls_that_may_run_code(tree):
+        yield line, "a call that may run a checkpoint's code: give it trust_remote_code=False"
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT:
             for word in WORDS.finditer(token.string):

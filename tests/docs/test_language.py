@@ -13,6 +13,8 @@ from tests.language import faults, faults_of_page
         ("limit: int = Field(1, description=f'Steps until it {x} goes on.')\n", "'goes on' in a description"),
         ("raise UserError(f'{path} is taken over: run again.')\n", "'taken over' in a message"),
         ("x = 1  # whoever reads it\n", "'whoever' in a comment"),
+        ("AutoConfig.from_pretrained(folder)\n", "may run a checkpoint's code"),
+        ("AutoModel.from_config(config, trust_remote_code=trusted)\n", "may run a checkpoint's code"),
     ],
 )
 def test_a_fault_of_a_module_is_found(source: str, fault: str) -> None:

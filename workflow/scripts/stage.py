@@ -1,8 +1,11 @@
 """The command line of every stage: `python workflow/scripts/stage.py --help`."""
 
+import os
 import signal
 import sys
 
+if __name__ == "__main__":
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # no library may ask the terminal, nor read an answer from a pipe
 if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback of an import: the stage's frame listens to Ctrl-C
 

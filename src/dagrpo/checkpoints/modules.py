@@ -34,6 +34,7 @@ def build_model(folder: Path, state: Mapping[str, Tensor], dtype: torch.dtype) -
             dtype=dtype,
             ignore_mismatched_sizes=True,
             output_loading_info=True,
+            trust_remote_code=False,
         )
     require_all_loaded(folder, model_class.__name__, report)
     return model

@@ -31,7 +31,7 @@ def _load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
     if config.is_file() and tokenizer_config.is_file():
         known = read_object(config).get("model_type") in _MODELS
         if known and read_object(tokenizer_config).get("tokenizer_class") in _QWEN2:
-            return Qwen2Tokenizer.from_pretrained(folder, local_files_only=True)
+            return Qwen2Tokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     from transformers import AutoTokenizer  # imports torch
 
     return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)

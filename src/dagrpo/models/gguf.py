@@ -4,24 +4,38 @@ The weights keep the rounding of the file's quantization. GGUF is never written.
 """
 
 import importlib.util
-import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
+from tempfile import TemporaryDirectory
+from typing import Any
 
+import numpy as np
 import torch
 from gguf import GGUFReader
-from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    GgufConfig,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 
 from dagrpo.checkpoints.folder import new_checkpoint
 from dagrpo.checkpoints.manifest import Manifest
 from dagrpo.checkpoints.modules import no_progress_bars, require_all_loaded, state_of
 from dagrpo.checkpoints.tensors import StateTensors, total_bytes
 from dagrpo.core.errors import UserError
+from dagrpo.core.escape import one_line
 from dagrpo.models.chat_template import replace_chat_template
 from dagrpo.models.config import OWN_TEMPLATE
 from dagrpo.models.folder import finish, save_config, save_tokenizer
 from dagrpo.utils.files import sha256_of
 
 PACKAGE = "package:"
+MOST_VALUES = 10_000_000  # in a file's description; a vocabulary of 260,000 tokens has two million
 WITH_PICTURES = ("clip", "mllama", "cogvlm")  # GGUF's names; Qwen's have vl in them
 # What transformers notes about the file; a checkpoint with it would be refused as a quantized one.
 _NOT_OF_THE_MODEL = ("quantization_config", "_model_name_or_path")
@@ -60,17 +74,60 @@ def gguf_path(location: str) -> Path:
     return path
 
 
-def _require_text_alone(path: Path) -> None:
-    """UserError: a vision-language model, of which a GGUF file holds the language part or the vision tower alone."""
-    try:
-        architecture = str(GGUFReader(path).fields["general.architecture"].contents())
-    except (ValueError, IndexError, KeyError, OverflowError, struct.error):  # damaged: transformers says how
-        return
+class _SoundReader(GGUFReader):
+    """Reader that refuses what lies beyond the file's end, which GGUFReader reads as nothing, count by count."""
+
+    _values = 0
+
+    def _get(self, offset: int, dtype: Any, count: int = 1, override_order: Any = None) -> Any:
+        self._values += 1
+        if self._values > MOST_VALUES:
+            raise ValueError(f"its description has more than {MOST_VALUES} values")
+        if offset + int(count) * np.dtype(dtype).itemsize > len(self.data):
+            raise ValueError("it ends before its last value or tensor")
+        return super()._get(offset, dtype, count, override_order)
+
+
+def _require_sound(path: Path) -> None:
+    """Raise UserError for a vision-language model, of which GGUF has one part in a file; ValueError for a damaged file."""
+    reader = _SoundReader(path)
+    architecture = str(reader.fields["general.architecture"].contents())
     if "vl" in architecture or architecture in WITH_PICTURES:
         raise UserError(
             f"{path} is of the family {architecture}, a vision-language model of which GGUF has one part in a file: take the model "
             "from the hub (model.source: hub)."
         )
+    layers = {tensor.name.split(".")[1] for tensor in reader.tensors if tensor.name.startswith("blk.")}
+    stated = reader.fields[f"{architecture}.block_count"].contents()
+    if stated != len(layers):
+        raise ValueError(f"it states {stated} layers and holds tensors of {len(layers)}")
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[dict[str, Any]]:
+    """Give the arguments with which transformers reads a sound GGUF file, and none beside it, such as code.
+
+    Raises UserError for whatever fails within: transformers checks little of what a file says.
+    """
+    try:
+        _require_sound(path)
+        with TemporaryDirectory() as folder:
+            Path(folder, path.name).symlink_to(path.resolve())
+            yield {"pretrained_model_name_or_path": folder, "gguf_file": path.name, "local_files_only": True}
+    except (UserError, ImportError):
+        raise
+    except Exception as error:  # the border to a foreign file
+        reason = one_line(str(error) or type(error).__name__, 200)
+        raise UserError(
+            f"{path} cannot be read by transformers ({reason}): give another file in model.gguf."
+        ) from error
+
+
+def gguf_config(path: Path) -> PreTrainedConfig:
+    """Return the config in a GGUF file, without reading its weights. Raises UserError if it is damaged."""
+    with _opened(path) as where:
+        config: PreTrainedConfig = AutoConfig.from_pretrained(**where, trust_remote_code=False)
+        return config
 
 
 def _path_in_package(location: str) -> Path:
@@ -85,22 +142,14 @@ def _path_in_package(location: str) -> Path:
 
 
 def _load(path: Path, dtype: torch.dtype) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    _require_text_alone(path)
-    where = {"gguf_file": path.name, "local_files_only": True}
-    try:
-        with no_progress_bars():
-            model, report = AutoModelForCausalLM.from_pretrained(
-                path.parent,
-                dtype=dtype,
-                output_loading_info=True,
-                quantization_config=GgufConfig(dequantize=True),
-                **where,
-            )
-            tokenizer = AutoTokenizer.from_pretrained(path.parent, **where)
-    except (ValueError, IndexError, KeyError, NotImplementedError, struct.error) as error:  # of a damaged file
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UserError(
-            f"{path} cannot be read by transformers ({reason}): give another file in model.gguf."
-        ) from error
+    with _opened(path) as where, no_progress_bars():
+        model, report = AutoModelForCausalLM.from_pretrained(
+            **where,
+            dtype=dtype,
+            output_loading_info=True,
+            quantization_config=GgufConfig(dequantize=True),
+            trust_remote_code=False,
+        )
+        tokenizer = AutoTokenizer.from_pretrained(**where, trust_remote_code=False)
     require_all_loaded(path, type(model).__name__, report)
     return model, tokenizer

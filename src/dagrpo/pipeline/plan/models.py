@@ -123,16 +123,9 @@ def _shape_in(folder: Path) -> Shape:
 
 def _shape_in_gguf(location: str) -> Shape:
     """Return the shape in a GGUF file's own description, without reading its weights."""
-    from transformers import AutoConfig
+    from dagrpo.models.gguf import gguf_config, gguf_path
 
-    from dagrpo.models.gguf import gguf_path
-
-    path = gguf_path(location)
-    try:
-        config = AutoConfig.from_pretrained(path.parent, gguf_file=path.name, local_files_only=True)
-    except (ValueError, IndexError, KeyError, NotImplementedError) as error:
-        raise UserError(f"{path} cannot be read by transformers ({error}): give another file in model.gguf.") from None
-    return Shape.of(config)
+    return Shape.of(gguf_config(gguf_path(location)))
 
 
 def _shape_of_hub(repository: str | None, revision: str | None, experiment: str, name: str, *, online: bool) -> Shape:

@@ -67,7 +67,7 @@ def graded(job: dict[str, Any]) -> float:
 
     path = Path(job["job"])
     agent = START["register"](json.loads(path.read_text())["agent"]).Agent(str(path))
-    tokenizer = AutoTokenizer.from_pretrained(job["tokenizer"])
+    tokenizer = AutoTokenizer.from_pretrained(job["tokenizer"], trust_remote_code=False)
 
     async def ask() -> float:
         messages, golden = await agent.get_prompt(validation=False)

@@ -138,7 +138,8 @@ def require_pictures(worker: Any, sequence: Any, model: str) -> None:
 
     if not sequence.multi_modal_data:
         return
-    ids, config = tensor([*sequence.prompt_ids, *sequence.response_ids]), AutoConfig.from_pretrained(model)
+    ids = tensor([*sequence.prompt_ids, *sequence.response_ids])
+    config = AutoConfig.from_pretrained(model, trust_remote_code=False)
     inputs = worker._compute_multi_modal_inputs(sequence, ids)
     if "image_grid_thw" not in inputs:
         raise Refused(
@@ -189,7 +190,7 @@ def checked(job: dict[str, Any]) -> dict[str, Any]:
     require_valid(config)
     OmegaConf.resolve(config)
     Path(job["configuration"]).write_text(OmegaConf.to_yaml(config))
-    tokenizer = AutoTokenizer.from_pretrained(config.actor_rollout_ref.model.path)
+    tokenizer = AutoTokenizer.from_pretrained(config.actor_rollout_ref.model.path, trust_remote_code=False)
     rows = read_rows(config, tokenizer)
     first = [rows[place] for place in range(min(TRIED, len(rows)))]
     policy = ScriptedPolicy(tokenizer, [[row["reward_model"]["ground_truth"]] for row in first])

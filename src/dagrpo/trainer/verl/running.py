@@ -55,7 +55,8 @@ def train_with_verl(run: TrainingRun, settings: Mapping[str, Any], report: Repor
     python = run.runtime.backend.python or sys.executable
     checkpoints = folder / "checkpoints"
     inputs = write_inputs(run, folder)
-    require_no_adapted_experts(run.training.lora, AutoConfig.from_pretrained(inputs.model).get_text_config())
+    config = AutoConfig.from_pretrained(inputs.model, trust_remote_code=False)
+    require_no_adapted_experts(run.training.lora, config.get_text_config())
     _require_tower_agrees(run.training, takes_pictures(inputs.model))
     several_turns = has_turns(run, inputs)
     keys = configuration(run, settings, run.seed, files_of(run, inputs, folder), several_turns=several_turns)
