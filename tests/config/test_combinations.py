@@ -263,6 +263,29 @@ SEEING = {"fresh": {"vision": {"family": "qwen2_5_vl"}}}
             "runtime.engine.nodes is 1, but training.backend verl samples with the GPUs that train",
         ),
         (
+            {"runtime": {"engine": {"max_total_tokens": None, "release_memory": True}}},
+            "the size of the cache decides which requests are computed together; or give a number of tokens",
+        ),
+        (
+            {"rollout": {"deterministic": False}, "runtime": {"engine": {"max_total_tokens": None}}},
+            "the trainer keeps its GPU memory meanwhile: set runtime.engine.release_memory or own_gpus to true",
+        ),
+        (
+            {
+                "rollout": {"deterministic": False},
+                "reward": {"components": {"reward_model": {"folder": "models/reward"}}},
+                "runtime": {"engine": {"max_total_tokens": None, "release_memory": True}},
+            },
+            "runtime.reward_model has a server on the same GPU",
+        ),
+        (
+            {
+                "reward": {"components": {"reward_model": {"folder": "models/reward"}}},
+                "runtime": {"reward_model": {"max_total_tokens": None}},
+            },
+            "runtime.reward_model.max_total_tokens is null, so that its server takes all free memory of its GPU, but the policy",
+        ),
+        (
             {"runtime": {"engine": {"own_gpus": True, "release_memory": True}}},
             "a server with its own GPU makes room for no other process",
         ),

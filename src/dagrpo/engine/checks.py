@@ -37,6 +37,7 @@ def check_engines(params: Params) -> None:
     _check_teacher(params)
     _check_reward_model(params)
     _check_policy(params)
+    _check_caches(params)
     engine_of(runtime.engine).check(runtime.engine, POLICY, params)
     engine_of(runtime.teacher).check(runtime.teacher, TEACHER, params)
 
@@ -127,7 +128,7 @@ def _check_policy(params: Params) -> None:
     """Raise UserError if the policy's engine cannot serve this training."""
     engine, training = params.runtime.engine, params.training
     longest = training.max_prompt_tokens + params.rollout.max_new_tokens
-    if longest > engine.max_total_tokens:
+    if engine.max_total_tokens is not None and longest > engine.max_total_tokens:
         raise UserError(
             f"one request may need {longest} tokens, but runtime.engine.max_total_tokens is {engine.max_total_tokens}: raise it"
         )
@@ -144,6 +145,39 @@ def _check_policy(params: Params) -> None:
     _check_release(POLICY, engine, training.staleness)
     if training.lora.serving == "adapter":
         _check_served_adapter(params)
+
+
+def _check_caches(params: Params) -> None:
+    """Raise UserError if a server is to fill the free memory of a GPU on which others need some, or in which its size decides batches."""
+    runtime = params.runtime
+    policy, teacher, reward_model = runtime.engine, runtime.teacher, runtime.reward_model
+    shares = not (policy.own_gpus or policy.serves_elsewhere)
+    beside = [
+        *([TEACHER] if params.algorithm.teacher.is_there and not teacher.servers else []),
+        *([] if reward_model.servers or reward_model.own_gpus or not _counts_reward_model(params) else [REWARD_MODEL]),
+    ]
+    reasons = {
+        POLICY: "rollout.deterministic is true, and the size of the cache decides which requests are computed together"
+        if params.rollout.deterministic
+        else "the trainer keeps its GPU memory meanwhile: set runtime.engine.release_memory or own_gpus to true"
+        if shares and not policy.release_memory
+        else f"{beside[0]} has a server on the same GPU"
+        if shares and beside
+        else None,
+        TEACHER: None if teacher.servers else "the policy uses the same GPU",
+        REWARD_MODEL: None if reward_model.servers or reward_model.own_gpus else "the policy uses the same GPU",
+    }
+    for section, config in ((POLICY, policy), (TEACHER, teacher), (REWARD_MODEL, reward_model)):
+        if config.max_total_tokens is None and (reason := reasons[section]) is not None:
+            raise UserError(
+                f"{section}.max_total_tokens is null, so that its server takes all free memory of its GPU, but {reason}; or give a number "
+                "of tokens, such as 65536"
+            )
+
+
+def _counts_reward_model(params: Params) -> bool:
+    model = params.reward.components.get("reward_model")
+    return model is not None and model.counts
 
 
 def _check_release(section: str, engine: EngineConfig, staleness: int) -> None:
@@ -216,8 +250,8 @@ def _require_nothing_asked(engine: EngineConfig) -> None:
 
 def _check_reward_model(params: Params) -> None:
     """Raise UserError if the engine of a reward model serves no classifiers, or is set up for none."""
-    engine, model = params.runtime.reward_model, params.reward.components.get("reward_model")
-    if model is None or not model.counts:
+    engine = params.runtime.reward_model
+    if not _counts_reward_model(params):
         _require_nothing_asked(engine)
         return
     if engine_of(engine).open_classifier is None:

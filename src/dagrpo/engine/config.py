@@ -31,8 +31,10 @@ class EngineConfig(Choice):
         "and gloo on CPUs. null: tensors if one server shares the policy's GPU and can open its memory, also with release_memory; else "
         "folder.",
     )
-    max_total_tokens: Annotated[int, Field(ge=1024, le=1 << 30)] = Field(
-        65_536, description="Size of the key-value cache, in tokens."
+    max_total_tokens: Annotated[int, Field(ge=1024, le=1 << 30)] | None = Field(
+        65_536,
+        description="Size of the key-value cache of each server, in tokens. null: what is free on its GPUs when it starts, for servers "
+        "that share them with no other process at work (release_memory, own_gpus, nodes), and without rollout.deterministic.",
     )
     max_running_requests: Annotated[int, Field(ge=1, le=65_536)] = Field(
         256, description="Maximum number of requests that are decoded at the same time."
@@ -122,6 +124,15 @@ class EngineConfig(Choice):
     def on_one_machine(self) -> Self:
         """Return these parameters for a stage that starts its servers on its machine alone: all but training."""
         return self.model_copy(update={"nodes": 0, "nodes_per_server": 1})
+
+    @property
+    def without_a_gpu(self) -> str | None:
+        """Return why a server cannot start on a machine without a GPU, and what to change; None if it can."""
+        if self.release_memory:
+            return "release_memory is true, but this machine has no GPU whose memory could be given back: set it to false"
+        if self.max_total_tokens is None:
+            return "max_total_tokens is null, but this machine has no GPU whose free memory could be the cache: set it to 65536"
+        return None
 
     @property
     def ranks(self) -> int:

@@ -8,10 +8,6 @@ from dagrpo.core.errors import TransientError, UserError
 from dagrpo.utils.full_disk import NEARLY_FULL, disk_of, free_on
 
 TAIL_BYTES = 1 << 16
-NO_GPU_TO_LEAVE = (
-    "release_memory of runtime.engine or runtime.reward_model is true, but this machine has no GPU whose memory could be given back: "
-    "set it to false."
-)
 _PREFIX = re.compile(r"^\[\d{4}-[^\]]*\]\s*|^(INFO|WARNING):\s*")
 _REASON = re.compile(r"^[\w.]*(Error|Exception|Interrupt|Exit)(: .*)?$|^ERROR: |\[Errno \d+\]")
 

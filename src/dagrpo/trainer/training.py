@@ -10,6 +10,7 @@ from dagrpo.engine.interface import EngineOpener
 from dagrpo.trainer.history import History
 from dagrpo.trainer.loop import take_steps
 from dagrpo.trainer.metrics.throughput import Throughput
+from dagrpo.trainer.model.optimizer import allocate_moments
 from dagrpo.trainer.run import Report, TrainingRun, no_report
 from dagrpo.trainer.sampling.open_source import open_rollout_source
 from dagrpo.trainer.setup import Setup
@@ -43,6 +44,8 @@ def train(
         policy, optimizer, steps = setup.policy.model, setup.optimizer, run.training.steps
         finished = tensors.resume(run.state, steps, policy, optimizer, world, history.require_resumable, setup.base)
         if world.broadcast(history.restore(finished)):
+            if run.runtime.engine.max_total_tokens is None:
+                allocate_moments(optimizer)  # before servers take what is free of their GPU
             _take_steps(setup, finished, history, opener)
         history.write()
         save_sharded(policy, run.initial, run.policy, world)

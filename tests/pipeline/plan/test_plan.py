@@ -359,9 +359,7 @@ def test_an_engine_that_is_to_leave_a_gpu_is_refused_where_there_is_none(project
     cpu = Machine(name="a CPU", memory=1 << 40, on_gpu=False, is_here=False)
     told = plan_of(leaves, cpu).refusal
     assert told is not None
-    assert told.startswith(
-        "release_memory of runtime.engine or runtime.reward_model is true, but this machine has no GPU"
-    )
+    assert told.startswith("runtime.engine.release_memory is true, but this machine has no GPU")
     assert plan_of(leaves, machine_for("H200", None)).refusal is None
 
 

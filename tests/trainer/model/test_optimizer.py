@@ -11,7 +11,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from dagrpo.core.errors import UserError
 from dagrpo.trainer.config.training import Training
 from dagrpo.trainer.model.fsdp import load_policy
-from dagrpo.trainer.model.optimizer import adamw, policy_optimizer, stochastically_rounded, take_step
+from dagrpo.trainer.model.optimizer import adamw, allocate_moments, policy_optimizer, stochastically_rounded, take_step
 from dagrpo.trainer.model.vision_tower import tower_module
 from dagrpo.trainer.state import states, tensors
 from dagrpo.utils.distributed import single_process
@@ -165,3 +165,23 @@ def test_moments_in_bfloat16_begin_where_a_resumed_state_has_none() -> None:
     weight.grad = torch.ones(2)
     take_step(optimizer, 0.1)
     assert weight.tolist() == pytest.approx([-0.1, -0.1], rel=1e-3)
+
+
+@pytest.mark.parametrize("moments", [torch.float32, torch.bfloat16])
+def test_moments_that_are_allocated_ahead_change_no_update(moments: torch.dtype) -> None:
+    """Servers that fill the free memory of a GPU find it as it is after the first update."""
+    start, gradients = torch.randn(5, 3), torch.randn(3, 5, 3)
+    ends = []
+    for ahead in (False, True):
+        parameter = torch.nn.Parameter(start.clone())
+        optimizer = adamw([parameter], 0.1, moments=moments)
+        if ahead:
+            allocate_moments(optimizer)
+            held = {key: value.dtype for key, value in optimizer.state[parameter].items()}
+        for gradient in gradients:
+            parameter.grad = gradient.clone()
+            take_step(optimizer, 0.01)
+        ends.append(parameter.detach())
+    assert torch.equal(*ends)
+    assert {key: value.dtype for key, value in optimizer.state[parameter].items()} == held
+    assert held == {"step": torch.float32, "exp_avg": moments, "exp_avg_sq": moments}

@@ -108,7 +108,7 @@ def server_command(
         "dtype": dtype,
         "weight-version": version,
         "tp-size": str(config.tensor_parallel * (1 if part is None else part.of)),
-        "max-total-tokens": str(config.max_total_tokens),
+        **({} if config.max_total_tokens is None else {"max-total-tokens": str(config.max_total_tokens)}),
         "max-running-requests": str(config.max_running_requests),
         "chunked-prefill-size": "-1" if classifies else str(PREFILL_TOKENS),
         "max-prefill-tokens": "16384",

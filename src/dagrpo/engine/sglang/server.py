@@ -21,8 +21,8 @@ import psutil
 
 from dagrpo.core.errors import UserError
 from dagrpo.core.section import HeadDtype
+from dagrpo.engine.checks import POLICY, REWARD_MODEL
 from dagrpo.engine.errors import (
-    NO_GPU_TO_LEAVE,
     ServerError,
     full_disk_among,
     last_line_of,
@@ -212,8 +212,9 @@ class SGLangServer:
 
     def _launch(self, port: int) -> WatchedProcess:
         device = accelerator.kind()
-        if self._config.release_memory and device == "cpu":
-            raise UserError(NO_GPU_TO_LEAVE)
+        if device == "cpu" and (reason := self._config.without_a_gpu) is not None:
+            section = REWARD_MODEL if self._classifies else POLICY
+            raise UserError(f"{section}.{reason}.")
         scratch = self._resources.enter_context(temporary_folder(Path(tempfile.gettempdir()), "sglang"))
         settings = write_settings(scratch, self.api_key)
         pictures = takes_pictures(self._model)

@@ -77,8 +77,10 @@ def _of_server(shape: Shape, engine: EngineConfig, dtype: Dtype, requests: int, 
     if not gpu and dtype in beside.packed_dtypes and shape.weights * each <= beside.packed_limit:
         yield Item(name="packed weights", bytes=shape.weights * each, how="copies in another layout, on a CPU")
     # With more ranks than key-value heads, several hold the same one.
-    cache = -(-engine.max_total_tokens * shape.cached_per_token * each // min(ranks, shape.key_value_heads))
-    how = f"{engine.max_total_tokens:,} tokens x {shape.cached_per_token:,} in {dtype} (max_total_tokens){over}"
+    tokens = engine.max_total_tokens or 0
+    cache = -(-tokens * shape.cached_per_token * each // min(ranks, shape.key_value_heads))
+    how = f"{tokens:,} tokens x {shape.cached_per_token:,} in {dtype} (max_total_tokens){over}"
+    how = how if tokens else "what is left (max_total_tokens is null)"
     yield Item(name="key-value cache", bytes=cache, how=how)
     sampled = running * shape.text.vocab_size * FLOAT32 * beside.logit_copies
     taken_in = beside.prefill_tokens * (3 * shape.mlp_width // ranks + 8 * shape.text.hidden_size) * each

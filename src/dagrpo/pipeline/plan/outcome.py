@@ -197,6 +197,8 @@ def _about_shared_memory(params: Params, machine: Machine, needed: list[StageMem
 
 def _about_the_cache(params: Params, models: Models) -> Iterator[str]:
     engine, training = params.runtime.engine, params.training
+    if engine.max_total_tokens is None:
+        return
     whole = Lengths.of_training(params, models.policy.positions).whole
     trajectories = min(training.prompts_per_step * training.samples_per_prompt, engine.max_running_requests)
     capacity = engine.max_total_tokens // whole

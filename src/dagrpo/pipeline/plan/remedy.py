@@ -11,7 +11,6 @@ from typing import Any
 from dagrpo.config.overlay import merged
 from dagrpo.config.schema import Params, parse
 from dagrpo.core.errors import UserError
-from dagrpo.engine.errors import NO_GPU_TO_LEAVE
 from dagrpo.pipeline.plan.amounts import size
 from dagrpo.pipeline.plan.machine import Machine
 from dagrpo.pipeline.plan.memory import StageMemory, least, longest_sequence, stages
@@ -45,8 +44,9 @@ def fullest(params: Params, models: Models, machine: Machine) -> StageMemory:
 def refusal(params: Params, models: Models, machine: Machine) -> str | None:
     """Return in one sentence why an experiment cannot run or fit, and what to change; None if it may run."""
     runtime = params.runtime
-    if (runtime.engine.release_memory or runtime.reward_model.release_memory) and not machine.on_gpu:
-        return NO_GPU_TO_LEAVE
+    for section, engine in (("engine", runtime.engine), ("reward_model", runtime.reward_model)):
+        if not machine.on_gpu and not engine.servers and (reason := engine.without_a_gpu):
+            return f"runtime.{section}.{reason}."
     stage = fullest(params, models, machine)
     if stage.total <= machine.memory:
         return None
@@ -103,7 +103,7 @@ def _changes(params: Params, models: Models, machine: Machine) -> Iterator[Value
     if machine.on_gpu and (halved := _in_16_bits(params)):
         yield halved
     yield from _smaller_batches(params)
-    if not engine.servers:
+    if not engine.servers and engine.max_total_tokens is not None:
         shortest = max(longest_sequence(params, models), LEAST_CACHE)
         yield from (
             {"runtime.engine.max_total_tokens": each} for each in _divided(engine.max_total_tokens, 2, shortest)

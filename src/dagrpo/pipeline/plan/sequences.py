@@ -35,7 +35,7 @@ class Lengths:
     @classmethod
     def _of(cls, params: Params, task: str, max_new_tokens: int, positions: int) -> Self:
         agent, prompt, record = params.rollout.agent, params.training.max_prompt_tokens, get_task(task)
-        context = min(positions, params.runtime.engine.max_total_tokens, agent.max_tokens or positions)
+        context = min(positions, params.runtime.engine.max_total_tokens or positions, agent.max_tokens or positions)
         turns, result = 1, 0
         if record.tools or record.interaction or agent.name != OWN_LOOP:
             per_token = 1 if params.model.source == "fresh" else CHARACTERS_PER_TOKEN

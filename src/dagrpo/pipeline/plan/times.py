@@ -204,7 +204,8 @@ def sampling_seconds(
     servers = len(engine.servers) or (1 if speed.cores else engine.replicas) * max(
         1, engine.nodes // engine.nodes_per_server
     )
-    running = max(min(engine.max_running_requests, engine.max_total_tokens // lengths.whole), 1)
+    cached = engine.max_running_requests if engine.max_total_tokens is None else engine.max_total_tokens // lengths.whole
+    running = max(min(engine.max_running_requests, cached), 1)
     attempts, prompts = -(-attempts // servers), -(-prompts // servers)
     steps = -(-attempts // running) * lengths.written
     tokens = attempts * lengths.written

@@ -56,6 +56,22 @@ def policy_optimizer(policy: Policy, training: Training) -> torch.optim.AdamW:
     return adamw(policy.parameters(), training.weight_decay, tower.parameters(), scale, moments)
 
 
+def allocate_moments(optimizer: torch.optim.AdamW) -> None:
+    """Allocate the moments of all parameters, which else come with the first update, and return the trainer's unused GPU memory."""
+    dtype = torch.bfloat16 if isinstance(optimizer, RoundedAdamW) else None
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            if not optimizer.state[parameter]:
+                optimizer.state[parameter] = first_state(parameter, dtype, fused=bool(group["fused"]))
+    torch.cuda.empty_cache()
+
+
+def first_state(parameter: torch.nn.Parameter, dtype: torch.dtype | None, *, fused: bool) -> dict[str, Tensor]:
+    """Return the state of a parameter before its first update. A fused step counts on the device of the parameter, any other on the CPU."""
+    moments = {key: torch.zeros_like(parameter, dtype=dtype, requires_grad=False) for key in ("exp_avg", "exp_avg_sq")}
+    return {"step": torch.zeros((), device=parameter.device if fused else None), **moments}
+
+
 class RoundedAdamW(torch.optim.AdamW):
     """AdamW that keeps its moments in bfloat16 and computes in float32, on the moments of one tensor at a time.
 
@@ -84,8 +100,7 @@ class RoundedAdamW(torch.optim.AdamW):
     def _update(self, parameter: torch.nn.Parameter, group: dict[str, Any], generator: torch.Generator) -> None:
         state, fused = self.state[parameter], bool(group["fused"])
         if not state:
-            state["step"] = torch.zeros((), device=parameter.device if fused else None)
-            state |= {key: torch.zeros_like(parameter, dtype=torch.bfloat16) for key in ("exp_avg", "exp_avg_sq")}
+            state |= first_state(parameter, torch.bfloat16, fused=fused)
         moments = [_part(state[key]) for key in ("exp_avg", "exp_avg_sq")]
         exact = [moment.float() for moment in moments]
         adamw_update(
