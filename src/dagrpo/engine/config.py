@@ -129,7 +129,9 @@ class EngineConfig(Choice):
     def without_a_gpu(self) -> str | None:
         """Return why a server cannot start on a machine without a GPU, and what to change; None if it can."""
         if self.release_memory:
-            return "release_memory is true, but this machine has no GPU whose memory could be given back: set it to false"
+            return (
+                "release_memory is true, but this machine has no GPU whose memory could be given back: set it to false"
+            )
         if self.max_total_tokens is None:
             return "max_total_tokens is null, but this machine has no GPU whose free memory could be the cache: set it to 65536"
         return None

@@ -204,7 +204,9 @@ def sampling_seconds(
     servers = len(engine.servers) or (1 if speed.cores else engine.replicas) * max(
         1, engine.nodes // engine.nodes_per_server
     )
-    cached = engine.max_running_requests if engine.max_total_tokens is None else engine.max_total_tokens // lengths.whole
+    cached = (
+        engine.max_running_requests if engine.max_total_tokens is None else engine.max_total_tokens // lengths.whole
+    )
     running = max(min(engine.max_running_requests, cached), 1)
     attempts, prompts = -(-attempts // servers), -(-prompts // servers)
     steps = -(-attempts // running) * lengths.written
