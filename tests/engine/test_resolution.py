@@ -154,6 +154,7 @@ def test_sglang_resolves_every_command_line_to_an_attention_that_takes_its_type(
         assert decided["enable_fp32_lm_head"] is (case.head_dtype == "float32")
         assert (decided["max_total_tokens"], decided["max_running_requests"]) == (65_536, 256), case
         assert 0.5 < decided["mem_fraction_static"] < 0.95, (case, decided)
+        assert decided["largest_graph"] == 256, (case, decided)
         assert decided["tp_size"] == case.tensor_parallel * case.machines
         if case.deterministic:
             assert decided["sampling_backend"] == "pytorch", case  # flashinfer's ignores seeds

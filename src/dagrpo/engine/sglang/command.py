@@ -14,7 +14,7 @@ from dagrpo.core.section import HeadDtype
 from dagrpo.engine.interface import AdapterForm
 from dagrpo.engine.servers import Part
 from dagrpo.engine.sglang import PREFILL_TOKENS, Config
-from dagrpo.engine.sglang.toolkit import compiler_environment
+from dagrpo.engine.sglang.toolkit import compiler_environment, with_cuda_runtime
 from dagrpo.utils.accelerator import NPU, Kind
 from dagrpo.utils.child_variables import LOOPBACK, is_of_a_launcher
 from dagrpo.utils.threads import READ_BY_LIBRARIES
@@ -152,6 +152,8 @@ def _gpu_flags(config: Config, dtype: str, device: Kind, *, deterministic: bool)
     attention = NPU_ATTENTION if device == NPU else attention
     return (
         *(("--device=npu",) if device == NPU else ()),
+        # Beyond its largest graph SGLang decodes without one, several times as slowly; its own choice is 32 to 256 requests.
+        *((f"--cuda-graph-max-bs-decode={config.max_running_requests}",) if device == "cuda" else ()),
         *(() if attention is None else (f"--attention-backend={attention}",)),
         *(("--enable-deterministic-inference",) if deterministic else ()),
     )
@@ -182,7 +184,7 @@ def server_environment(
 
     SGLang's processes find each other by a file there: its default is a store that every host can read and write.
     leaves: whether it can release its GPU memory. Settings of torch's allocator are then dropped: with them its memory might not come
-    from where torch-memory-saver looks.
+    from where torch-memory-saver looks. That library is preloaded before any of torch's, which would find libcudart by themselves.
     threads: number for computing on a CPU. On a busy machine two of them wait for each other, spinning.
     """
     dropped = OF_THE_ALLOCATOR if leaves else ()
@@ -194,7 +196,8 @@ def server_environment(
     }
     on_cpu = CPU_ENVIRONMENT | dict.fromkeys(COMPUTING, str(threads))
     of_device = on_cpu if device == "cpu" else compiler_environment(outer) if device == "cuda" else {}
-    return outer | ENVIRONMENT | of_device | own
+    runtime = {"LD_LIBRARY_PATH": with_cuda_runtime(outer)} if leaves and device == "cuda" else {}
+    return outer | ENVIRONMENT | of_device | runtime | own
 
 
 def picture_environment(*, deterministic: bool, keep: bool) -> dict[str, str]:

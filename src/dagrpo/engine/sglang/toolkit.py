@@ -60,6 +60,13 @@ def compiler_environment(
     return found if home is None else found | {"CUDA_HOME": str(home), "CUDA_PATH": str(home)}
 
 
+def with_cuda_runtime(inherited: Mapping[str, str], site_packages: Path | None = None) -> str:
+    """Return LD_LIBRARY_PATH with the folder of the CUDA runtime's wheel at its end, after a driver that was put on it."""
+    folder = (site_packages or Path(sysconfig.get_path("purelib"))) / WHEELS / "lib"
+    named = [part for part in inherited.get("LD_LIBRARY_PATH", "").split(os.pathsep) if part]
+    return os.pathsep.join(dict.fromkeys((*named, str(folder))))
+
+
 def _with_scripts(path: str) -> str:
     """Put the environment's own scripts first: ninja is one of them."""
     scripts = sysconfig.get_path("scripts")
