@@ -85,7 +85,9 @@ class EngineConfig(Choice):
         "kernels do not count.",
     )
     request_timeout: Annotated[int, Field(ge=1, le=604_800)] = Field(
-        600, description="Maximum seconds until a batch is answered."
+        600,
+        description="Maximum seconds in which a server makes no progress: it answers no request and writes no token. How long a request "
+        "waits behind others does not count.",
     )
 
     @model_validator(mode="after")

@@ -4,6 +4,7 @@ import asyncio
 import io
 import json
 import os
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ CONNECT_SECONDS = 10.0
 IDLE_SECONDS = 2.0  # a connection is kept for; SGLang's server closes one after 5
 MOST_BYTES_ELSEWHERE = 1 << 30  # of an answer, by a server that this process has not started
 LONGEST_MESSAGE = 300  # characters of a server's text
+COUNT_SECONDS = 30.0  # until a server has given its counts
+_TIMESTAMP = re.compile(rb'"timestamp": ?[^,}]*')  # changes while nothing else does
 DIAGNOSIS_SECONDS = 5.0  # until a process whose connection broke can be seen to be dead
 
 
@@ -35,10 +38,18 @@ class Endpoint:
 class HttpServer:
     """Connections to one server."""
 
-    def __init__(self, endpoint: Endpoint, timeout: float) -> None:
-        """Prepare connections. `timeout`: seconds for one request, from its first byte to the answer's last."""
+    def __init__(self, endpoint: Endpoint, timeout: float, counts_page: str | None = None) -> None:
+        """Prepare connections.
+
+        `timeout`: seconds without progress, after which a request fails (`_answer_while_it_works`). `counts_page`: path of a page with
+        numbers that change while the server works, such as those of its tokens.
+        """
         self.address = endpoint.address.rstrip("/")
         self._diagnose = endpoint.diagnose
+        self._counts_page = counts_page
+        self._counted: bytes | None = None  # the last counts
+        self._counting = asyncio.Lock()
+        self._progress = 0.0  # the time of the last answer or of a change of the counts, in seconds
         self._unreachable = ServerAway if endpoint.comes_back else ServerUnreachable
         self._timeout = timeout
         self._headers = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
@@ -82,15 +93,7 @@ class HttpServer:
             raise type(self._death)(str(self._death))
         url, content = self.address + path, json.dumps(body).encode()
         try:
-            async with asyncio.timeout(self._timeout):
-                try:
-                    status, answer = await self._answered(self._session, url, content)
-                except aiohttp.ClientConnectorError:
-                    raise
-                except (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError):
-                    # Another idle connection may be closed, too.
-                    async with self._with(aiohttp.TCPConnector(force_close=True)) as new:
-                        status, answer = await self._answered(new, url, content)
+            status, answer = await self._answer_while_it_works(url, content)
         except aiohttp.ClientError as error:  # before TimeoutError, which that of a connection is, too
             if (death := await self._diagnosis()) is not None:
                 self._death = ServerLost(death)
@@ -99,16 +102,72 @@ class HttpServer:
             raise self._death from None
         except TimeoutError:
             raise ServerError(
-                f"{self.address} did not answer within {self._timeout:g} s (runtime.engine.request_timeout): raise it, or ask for less "
-                "at a time."
+                f"{self.address} made no progress for {self._timeout:g} s (runtime.engine.request_timeout): no request was answered and "
+                "no token written. See its log; if it is only slow, raise the limit."
             ) from None
         if status != 200:
             raise ServerError(f"{self.address} refused {path.partition('?')[0]} ({status}): {message_of(answer)}")
         return answer
 
-    async def _answered(self, session: aiohttp.ClientSession, url: str, content: bytes) -> tuple[int, bytes]:
-        """Return status and body. Raises ServerError for a body over the limit: a server elsewhere is not trusted with this memory."""
-        async with session.post(url, data=io.BytesIO(content), allow_redirects=False) as response:
+    async def _answer_while_it_works(self, url: str, content: bytes) -> tuple[int, bytes]:
+        """Return status and body of the answer.
+
+        The age of a request is no reason to end it: it may wait for hours behind others. Raises TimeoutError if the server neither
+        answers any request nor changes its counts for one to two times the limit.
+        """
+        began = time.monotonic()
+        request = asyncio.ensure_future(self._answer_on_an_open_connection(url, content))
+        try:
+            while True:
+                quiet = time.monotonic() - max(began, self._progress)
+                if (await asyncio.wait({request}, timeout=max(0.0, self._timeout - quiet)))[0]:
+                    answered = request.result()
+                    self._progress = time.monotonic()
+                    return answered
+                if not await self._works(began):
+                    raise TimeoutError
+        finally:
+            request.cancel()
+
+    async def _works(self, since: float) -> bool:
+        """Return True if the server has made progress since its counts were last asked; one request asks for all that wait."""
+        async with self._counting:
+            if time.monotonic() - max(since, self._progress) < self._timeout:
+                return True
+            counts = await self._counts()
+            if counts is None or counts == self._counted:
+                return False
+            self._counted, self._progress = counts, time.monotonic()
+            return True
+
+    async def _counts(self) -> bytes | None:
+        """Return the counts of the server without their time; None if it has none or does not answer."""
+        if self._counts_page is None:
+            return None
+        try:
+            async with asyncio.timeout(COUNT_SECONDS), self._with(aiohttp.TCPConnector(force_close=True)) as new:
+                status, page = await self._answered(new, self.address + self._counts_page, None)
+        except (aiohttp.ClientError, TimeoutError, ServerError):
+            return None
+        return _TIMESTAMP.sub(b"", page) if status == 200 else None
+
+    async def _answer_on_an_open_connection(self, url: str, content: bytes) -> tuple[int, bytes]:
+        try:
+            return await self._answered(self._session, url, content)
+        except aiohttp.ClientConnectorError:
+            raise
+        except (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError):
+            # Another idle connection may be closed, too.
+            async with self._with(aiohttp.TCPConnector(force_close=True)) as new:
+                return await self._answered(new, url, content)
+
+    async def _answered(self, session: aiohttp.ClientSession, url: str, content: bytes | None) -> tuple[int, bytes]:
+        """Return status and body of a POST with `content`, or of a GET if it is None.
+
+        Raises ServerError for a body over the limit: a server elsewhere is not trusted with this memory.
+        """
+        method, data = ("GET", None) if content is None else ("POST", io.BytesIO(content))
+        async with session.request(method, url, data=data, allow_redirects=False) as response:
             answer = bytearray()
             async for part in response.content.iter_any():
                 answer += part

@@ -294,8 +294,8 @@ async def refusing_at_length(request: web.Request) -> web.StreamResponse:
     ("handler", "words"),
     [
         (endless, "answered with more than 4,194,304 bytes"),
-        (drip, "did not answer within 0.5 s"),
-        (hang, "did not answer within 0.5 s"),
+        (drip, "made no progress for 0.5 s"),
+        (hang, "made no progress for 0.5 s"),
         (compressed, "did not answer /generate as SGLang does"),
         (redirecting, "refused /generate (302)"),
         (refusing_at_length, r"refused /generate (500): \u001b[31mno no no"),

@@ -20,7 +20,7 @@ from dagrpo.engine.errors import ServerError
 from dagrpo.engine.http import Endpoint, HttpServer
 from dagrpo.engine.servers import raise_open_files, start_all
 from dagrpo.engine.sglang import KEY_VARIABLE, Config
-from dagrpo.engine.sglang.client import EMPTY_CACHE
+from dagrpo.engine.sglang.client import COUNTS_PAGE, EMPTY_CACHE
 from dagrpo.engine.sglang.forms import refused
 from dagrpo.engine.sglang.server import SGLangServer
 from dagrpo.utils.files import read_object, write_json
@@ -111,7 +111,7 @@ def open_classifier(
                 reserved=reserved,
             )
             endpoints = [server.endpoint for server in servers]
-        https = [HttpServer(endpoint, config.request_timeout) for endpoint in endpoints]
+        https = [HttpServer(endpoint, config.request_timeout, COUNTS_PAGE) for endpoint in endpoints]
         for http in https:
             stack.callback(_close, loop, http)
         yield SGLangClassifier(https, loop, leaves=config.release_memory)

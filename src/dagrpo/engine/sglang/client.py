@@ -31,6 +31,7 @@ MOST_ABORTS = 16  # that are sent at a time
 UNKNOWN_ADAPTER = "LoRA adapter that has never been loaded"  # words with which a server refuses a request
 # A server's names of the parts of its memory that it can release.
 _WEIGHTS, _CACHE = "weights", "kv_cache"
+COUNTS_PAGE = "/v1/loads?include=core"  # tokens and requests of its schedulers, as each has written them last
 EMPTY_CACHE = f"/flush_cache?timeout={CONNECT_SECONDS}"  # empty the prefix cache; wait until the server is idle
 
 
@@ -40,13 +41,13 @@ class ServerClient:
     def __init__(
         self, endpoint: Endpoint, timeout: float, most_at_once: int = 256, vocabulary: int = MOST_TOKENS
     ) -> None:
-        """Open the client. `timeout`: seconds for one HTTP request, from its first byte to the answer's last.
+        """Open the client. `timeout`: seconds without progress of the server, after which a request fails.
 
         `most_at_once`: requests for completions that are sent at a time; more wait here, first come, first served. As many as the
         server decodes at a time keep it busy, while each costs a socket at both ends. No other request waits for these.
         `vocabulary`: the size of the model's, beyond which no answer may name a token.
         """
-        self._http = HttpServer(endpoint, timeout)
+        self._http = HttpServer(endpoint, timeout, COUNTS_PAGE)
         self.address = self._http.address
         self._vocabulary = vocabulary
         self._released = False  # its GPU memory

@@ -1,0 +1,115 @@
+"""A request waits for as long as its server makes progress, and not longer."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+
+import pytest
+from aiohttp import web
+
+from dagrpo.engine.errors import ServerError
+from dagrpo.engine.http import Endpoint, HttpServer
+
+LIMIT = 0.5  # seconds
+COUNTS = "/counts"
+Answer = Callable[[web.Request], Awaitable[web.Response]]
+
+
+async def _ask(requests: int, answer: Answer, counts: Answer) -> list[bytes | BaseException]:
+    """Return the answers, or errors, of as many requests at once to a server with these two pages."""
+    application = web.Application()
+    application.router.add_post("/generate", answer)
+    application.router.add_get(COUNTS, counts)
+    runner = web.AppRunner(application, shutdown_timeout=0.1)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    port = runner.addresses[0][1]
+    server = HttpServer(Endpoint(address=f"http://127.0.0.1:{port}"), LIMIT, COUNTS)
+    try:
+        return await asyncio.gather(*(server.post("/generate", {}) for _ in range(requests)), return_exceptions=True)
+    finally:
+        await server.close()
+        await runner.cleanup()
+
+
+def _page(number: Callable[[], int]) -> Answer:
+    """Return a page of counts, with a time that always changes."""
+
+    async def page(_: web.Request) -> web.Response:
+        return web.json_response(
+            {"timestamp": time.monotonic(), "loads": [{"timestamp": time.time(), "tokens": number()}]}
+        )
+
+    return page
+
+
+def test_a_request_in_a_queue_of_many_times_the_limit_is_answered() -> None:
+    one_at_a_time = asyncio.Lock()
+
+    async def answer(_: web.Request) -> web.Response:
+        async with one_at_a_time:
+            await asyncio.sleep(LIMIT / 4)
+        return web.Response(body=b"{}")
+
+    assert asyncio.run(_ask(16, answer, _page(lambda: 0))) == [b"{}"] * 16
+
+
+def test_a_long_answer_is_awaited_while_tokens_are_written() -> None:
+    async def answer(_: web.Request) -> web.Response:
+        await asyncio.sleep(5 * LIMIT)
+        return web.Response(body=b"{}")
+
+    written = iter(range(1_000))
+    assert asyncio.run(_ask(2, answer, _page(lambda: next(written)))) == [b"{}"] * 2
+
+
+def test_all_requests_of_a_server_that_stalls_fail_within_two_limits() -> None:
+    asked = 0
+
+    def tokens() -> int:
+        nonlocal asked
+        asked += 1
+        return 7
+
+    async def answer(_: web.Request) -> web.Response:
+        await asyncio.sleep(30 * LIMIT)
+        return web.Response(body=b"{}")
+
+    began = time.monotonic()
+    answers = asyncio.run(_ask(20, answer, _page(tokens)))
+    assert all(isinstance(each, ServerError) and "made no progress" in str(each) for each in answers)
+    assert time.monotonic() - began < 6 * LIMIT
+    assert asked < 2 + 20  # one request asks for all that wait
+
+
+def test_a_server_without_counts_fails_after_the_limit() -> None:
+    async def answer(_: web.Request) -> web.Response:
+        await asyncio.sleep(30 * LIMIT)
+        return web.Response(body=b"{}")
+
+    async def absent(_: web.Request) -> web.Response:
+        raise web.HTTPNotFound
+
+    (answered,) = asyncio.run(_ask(1, answer, absent))
+    assert isinstance(answered, ServerError)
+
+
+@pytest.mark.parametrize("answers", [0, 3])
+def test_a_server_that_dies_is_noticed_at_once(answers: int) -> None:
+    given = 0
+
+    async def answer(request: web.Request) -> web.Response:
+        nonlocal given
+        given += 1
+        if given <= answers:
+            return web.Response(body=b"{}")
+        assert request.transport is not None
+        request.transport.abort()
+        raise asyncio.CancelledError
+
+    began = time.monotonic()
+    found = asyncio.run(_ask(6, answer, _page(lambda: 0)))
+    assert sum(each == b"{}" for each in found) == answers
+    assert sum(isinstance(each, Exception) for each in found) == 6 - answers
+    assert time.monotonic() - began < 10 * LIMIT
