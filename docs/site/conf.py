@@ -7,8 +7,10 @@ import json
 import shutil
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from sphinx.application import Sphinx
+if TYPE_CHECKING:
+    from sphinx.application import Sphinx
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -44,9 +46,10 @@ smartquotes = False  # what is quoted may be a value
 highlight_language = "text"
 python_maximum_signature_line_length = 90
 
-EXAMPLES = ("own_task", "tool_agent", "pictures", "gsm8k", "several_gpus")
+FIRST = ["own_task", "tool_agent", "pictures", "gsm8k"]  # of the examples; the others follow by name
+OTHERS = sorted({path.parent.name for path in ROOT.glob("examples/*/README.md")} - set(FIRST))
 NAVIGATION = {
-    "Examples": ["examples/README", *(f"examples/{name}/README" for name in EXAMPLES)],
+    "Examples": ["examples/README", *(f"examples/{name}/README" for name in (*FIRST, *OTHERS))],
     "Use": [
         *(f"docs/{name}" for name in ("installation", "command_line", "sweeps", "publishing", "gpu", "cluster", "notebook")),
         *(f"docs/{name}" for name in ("metrics", "dvc", "replay", "exactness", "checkpoints")),
@@ -60,7 +63,7 @@ NAVIGATION = {
 }  # fmt: skip
 
 
-def _as_markdown(app: Sphinx, name: str, content: list[str]) -> None:
+def _as_markdown(app: "Sphinx", name: str, content: list[str]) -> None:
     """What a page is made of: a notebook's cells as Markdown, the front page with the navigation."""
     if app.env.doc2path(name).suffix == ".ipynb":
         content[0] = "\n\n".join(map(_cell, json.loads(content[0])["cells"]))
@@ -77,12 +80,12 @@ def _part_of_navigation(caption: str, pages: list[str]) -> str:
     return "\n".join(["", "", "```{toctree}", ":hidden:", f":caption: {caption}", "", *pages, "```", ""])
 
 
-def _front_page_as_index(app: Sphinx, error: Exception | None) -> None:
+def _front_page_as_index(app: "Sphinx", error: Exception | None) -> None:
     """README.html once more, where a web server and a person look first."""
     if error is None and app.builder.name == "html":
         shutil.copyfile(app.outdir / "README.html", app.outdir / "index.html")
 
 
-def setup(app: Sphinx) -> None:
+def setup(app: "Sphinx") -> None:
     app.connect("source-read", _as_markdown)
     app.connect("build-finished", _front_page_as_index)

@@ -1,6 +1,7 @@
 """The page of the Python interface has what the package offers; the site, where `make docs` can make it, loads nothing."""
 
 import re
+import runpy
 import subprocess
 from importlib import import_module
 from pathlib import Path
@@ -52,6 +53,18 @@ def test_the_table_of_plug_ins_says_what_each_is_called_and_how_it_is_found(plug
     row = next(line for line in PAGE.splitlines() if f"`{plugins.group}`" in line)
     assert f"`{kind.__name__}`" in row
     assert f"`{plugins._attribute}`" in row
+
+
+def test_every_page_of_the_site_is_in_its_navigation() -> None:
+    """Without sphinx, to which a page in no toctree is an error."""
+    site = runpy.run_path(str(ROOT / "docs/site/conf.py"))
+    pages = {
+        path.relative_to(ROOT).with_suffix("").as_posix()
+        for pattern in site["include_patterns"]
+        for path in ROOT.glob(pattern)
+    }
+    named = [page for part in site["NAVIGATION"].values() for page in part]
+    assert sorted(named) == sorted(pages - {site["root_doc"]})
 
 
 def test_the_lock_of_the_site_agrees_with_that_of_the_project() -> None:
