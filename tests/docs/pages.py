@@ -13,7 +13,15 @@ from markdown_it.token import Token
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(
     path
-    for pattern in ("*.md", "docs/*.md", "docs/*.ipynb", "docs/site/*.md", "examples/**/*.md", "config/*.md", "packages/*/README.md")
+    for pattern in (
+        "*.md",
+        "docs/*.md",
+        "docs/*.ipynb",
+        "docs/site/*.md",
+        "examples/**/*.md",
+        "config/*.md",
+        "packages/*/README.md",
+    )
     for path in ROOT.glob(pattern)
 )
 PARSER = MarkdownIt("commonmark").enable("table")
