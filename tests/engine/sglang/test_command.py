@@ -1,5 +1,6 @@
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ from dagrpo.engine.servers import Part
 from dagrpo.engine.sglang.command import (
     NPU_ATTENTION,
     PICTURE_FLAGS,
+    _further_flags,
     divided_environment,
     picture_environment,
     server_command,
@@ -344,3 +346,75 @@ def test_a_server_is_told_to_sample_nothing_for_a_health_check_in_words_that_sgl
     environment = server_environment({}, tmp_path, "cuda")
     assert environment["SGLANG_DIAG_BYPASS_HEALTH_GENERATE"] == "1"
     assert hasattr(envs, "SGLANG_DIAG_BYPASS_HEALTH_GENERATE")
+
+
+def test_further_flags_of_sglang_come_last_and_are_of_its_own_parser(tmp_path: Path) -> None:
+    import argparse
+
+    from sglang.srt.server_args import ServerArgs
+
+    parser = argparse.ArgumentParser()
+    ServerArgs.add_cli_args(parser)
+    actions = {name: action for action in parser._actions for name in action.option_strings}
+    for name, kind in sglang.ARGUMENTS.items():
+        action = actions[f"--{name}"]
+        assert (action.nargs == 0) == (kind is bool), name
+    values = {bool: True, int: 3, float: 0.5}
+    arguments = {
+        name: values.get(kind, "lru" if name == "radix-eviction-policy" else "info")
+        for name, kind in sglang.ARGUMENTS.items()
+    }
+    arguments |= dict.fromkeys(("watchdog-timeout", "soft-watchdog-timeout"), 4)
+    config = sglang.Config.model_validate({"arguments": arguments | {"enable-mscclpp": False}})
+    line = [*_further_flags(config.arguments)]
+    assert "--enable-mscclpp" not in line
+    assert len(line) == len(arguments) - 1
+    parser.parse_args(["--model-path", "m", *line])
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "says"),
+    [
+        ("quantization", "fp8", "rounds"),
+        ("kv-cache-dtype", "fp8_e5m2", "rounds"),
+        ("dtype", "float16", "another parameter"),
+        ("max-total-tokens", 1, "another parameter"),
+        ("tp-size", 2, "another parameter"),
+        ("attention-backend", "fa3", "attention_backend"),
+        ("decode-attention-backend", "fa3", "attention_backend"),
+        ("speculative-algorithm", "EAGLE", "draws tokens"),
+        ("sampling-backend", "pytorch", "what is sampled"),
+        ("enable-custom-logit-processor", True, "what is sampled"),
+        ("json-model-override-args", "{}", "what is sampled"),
+        ("trust-remote-code", True, "opens the server"),
+        ("forward-hooks", "x", "opens the server"),
+        ("custom-weight-loader", "a.b", "opens the server"),
+        ("host", "0.0.0.0", "opens the server"),
+        ("api-key", "x", "opens the server"),
+        ("config", "x.yaml", "opens the server"),
+        ("grpc-port", 1, "opens the server"),
+        ("load-format", "dummy", "weight syncs"),
+        ("lora-paths", "x", "weight syncs"),
+        ("context-length", 100, "drops, cuts"),
+        ("cuda-graph-max-bs", 8, "nearest one is `cuda-graph-max-bs-"),
+        ("mem-fraction-static", "much", "reads a float"),
+        ("disable-radix-cache", 1, "reads a bool"),
+        ("cuda-graph-max-bs-decode", True, "reads a int"),
+    ],
+)
+def test_a_flag_that_may_change_results_or_is_another_parameters_is_refused(name: str, value: Any, says: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(says)):
+        sglang.Config.model_validate({"arguments": {name: value}})
+
+
+def test_every_other_flag_of_sglang_is_refused() -> None:
+    import argparse
+
+    from sglang.srt.server_args import ServerArgs
+
+    parser = argparse.ArgumentParser()
+    ServerArgs.add_cli_args(parser)
+    names = {name.removeprefix("--") for action in parser._actions for name in action.option_strings}
+    for name in sorted(names - {*sglang.ARGUMENTS}):
+        with pytest.raises(ValueError, match="Remove it"):
+            sglang.Config.model_validate({"arguments": {name: True}})

@@ -6,14 +6,14 @@ server.py starts it.
 import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from dagrpo.core.section import HeadDtype
 from dagrpo.engine.interface import AdapterForm
 from dagrpo.engine.servers import Part
-from dagrpo.engine.sglang import PREFILL_TOKENS, Config
+from dagrpo.engine.sglang import PREFILL_TOKENS, Argument, Config
 from dagrpo.engine.sglang.toolkit import compiler_environment, with_cuda_runtime
 from dagrpo.utils.accelerator import NPU, Kind
 from dagrpo.utils.child_variables import LOOPBACK, is_of_a_launcher
@@ -138,7 +138,17 @@ def server_command(
         *(PICTURE_FLAGS if pictures else ()),
         *(CPU_PICTURE_FLAGS if pictures and device == "cpu" else ()),
         *(adapter_flags(adapter, device) if adapter is not None else ()),
+        *_further_flags(config.arguments),  # last, as the parser takes the last value of a flag
     ]
+
+
+def _further_flags(arguments: Mapping[str, Argument]) -> Iterator[str]:
+    """Yield the flags of `runtime.engine.arguments`; a flag without a value is there if it is true."""
+    for name, value in arguments.items():
+        if value is True:
+            yield f"--{name}"
+        elif value is not False:
+            yield f"--{name}={value}"
 
 
 def _part_flags(part: Part | None) -> dict[str, str]:
