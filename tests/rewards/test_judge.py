@@ -1,9 +1,11 @@
 """The judge: hostile attempts, strict verdicts, recorded answers. The server follows a script."""
 
 import json
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -287,6 +289,28 @@ def test_a_server_that_hangs_up_is_asked_again(judge: Judge) -> None:
     judge.verdict = verdict
     (one,), _ = judge.graded("a", retries=1)
     assert one.score.reward == 1.0
+
+
+def test_a_server_that_sends_headers_for_ever_has_one_deadline(judge: Judge) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def drip() -> None:
+            with suppress(OSError):
+                connection, _ = listening.accept()
+                connection.sendall(b"HTTP/1.1 200 OK\r\n")
+                while True:
+                    connection.sendall(b"X-A: b\r\n")
+                    time.sleep(0.1)
+
+        threading.Thread(target=drip, daemon=True).start()
+        start = time.monotonic()
+        with pytest.raises(UserError, match=r"did not answer within 0\.5 s"):
+            judge.graded("x", url=f"http://127.0.0.1:{listening.getsockname()[1]}/v1", seconds=0.5)
+        assert time.monotonic() - start < 5
+
+
+def test_a_score_given_twice_is_no_verdict() -> None:
+    assert score_in('{"reason": "r", "score": 1, "score": 10}', 10, reasons=True) is None
 
 
 def test_the_key_reaches_the_server_and_no_file(judge: Judge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -44,12 +44,12 @@ class Range(Section):
         return self
 
     def value(self, share: float) -> float | int:
-        """Return the value at a share of the way from low to high, of three digits."""
+        """Return the value at a share of the way from low to high, of three digits, never beyond them."""
         if self.log:
             value = math.exp(math.log(self.low) + share * (math.log(self.high) - math.log(self.low)))
         else:
             value = self.low + share * (self.high - self.low)
-        return round(value) if self.integer else float(f"{value:.3g}")
+        return round(value) if self.integer else min(max(float(f"{value:.3g}"), self.low), self.high)
 
 
 class Random(Section):

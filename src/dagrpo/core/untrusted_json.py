@@ -1,12 +1,15 @@
 """Parse JSON from untrusted programs within limits."""
 
 import json
+import math
 import re
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 SPACE = re.compile(r"\s*")
 DEEPEST = 64  # levels of lists and objects
+MOST_OPENED = 200_000  # brackets and braces, which take a second to read
+_CHECKED = (str, list, dict)  # numbers need no look
 Read = TypeVar("Read")
 
 
@@ -15,14 +18,16 @@ def read_json(data: bytes | str, *, constants: bool = False) -> Any:
 
     constants: NaN and Infinity, which are no JSON, are numbers.
     """
-    value = _within_limits(lambda: json.loads(data, parse_constant=_constant(constants)))
+    _require_few(data)
+    value = _within_limits(lambda: json.loads(data, **_strict(constants)))
     require_storable(value)
     return value
 
 
 def read_json_values(line: bytes, *, constants: bool = False) -> list[Any]:
     """Return the consecutive values on a line. Raises ValueError like `read_json`, for the line as a whole."""
-    values = _within_limits(lambda: list(_values(line.decode(), json.JSONDecoder(parse_constant=_constant(constants)))))
+    _require_few(line)
+    values = _within_limits(lambda: list(_values(line.decode(), json.JSONDecoder(**_strict(constants)))))
     require_storable(values)
     return values
 
@@ -53,6 +58,32 @@ def _within_limits(read: Callable[[], Read]) -> Read:
         raise ValueError(f"it is not JSON ({error.msg} at character {error.pos})") from None
 
 
+def _require_few(data: bytes | str) -> None:
+    opened = data.count("[") + data.count("{") if isinstance(data, str) else data.count(b"[") + data.count(b"{")
+    if opened > MOST_OPENED:
+        raise ValueError(f"it has more than {MOST_OPENED} brackets")
+
+
+def _strict(constants: bool) -> dict[str, Callable[..., Any]]:
+    """Return the arguments of `json` that refuse a key given twice, of which readers take different ones, and infinite numbers."""
+    numbers = {} if constants else {"parse_float": _finite}
+    return {"parse_constant": _constant(constants), "object_pairs_hook": _once, **numbers}
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("an object has a key twice")
+    return found
+
+
+def _finite(digits: str) -> float:
+    number = float(digits)
+    if math.isinf(number):
+        raise ValueError(f"{digits[:40]} is too large")
+    return number
+
+
 def _constant(allowed: bool) -> Callable[[str], float]:
     return float if allowed else _refuse_constant
 
@@ -71,9 +102,9 @@ def require_storable(value: Any) -> None:
         if isinstance(each, str):
             _require_text(each)
         elif isinstance(each, dict):
-            waiting += [(part, level + 1) for pair in each.items() for part in pair]
+            waiting += [(part, level + 1) for pair in each.items() for part in pair if isinstance(part, _CHECKED)]
         elif isinstance(each, list):
-            waiting += [(part, level + 1) for part in each]
+            waiting += [(part, level + 1) for part in each if isinstance(part, _CHECKED)]
 
 
 def _require_text(text: str) -> None:

@@ -74,7 +74,7 @@ def gguf_path(location: str) -> Path:
     return path
 
 
-class _SoundReader(GGUFReader):
+class _SoundReader(GGUFReader):  # type: ignore[misc]  # gguf has no types
     """Reader that refuses what lies beyond the file's end, which GGUFReader reads as nothing, count by count."""
 
     _values = 0

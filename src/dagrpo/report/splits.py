@@ -76,7 +76,7 @@ def split_name(split: Path) -> str:
 
 def _small(file: bytes) -> bytes:
     """Return a PNG of few colours, at most LONGEST_SIDE pixels a side."""
-    with Image.open(io.BytesIO(file)) as picture:
+    with Image.open(io.BytesIO(file), formats=("PNG", "JPEG")) as picture:
         picture.thumbnail((LONGEST_SIDE, LONGEST_SIDE))
         small = io.BytesIO()
         picture.convert("RGB").quantize(COLOURS).save(small, "PNG", optimize=True)

@@ -53,7 +53,7 @@ def dppo(batch: TokenBatch, config: Config) -> TokenLoss:
     """Return -A M sg(min(rho, maximum)) logprob, rho = exp(logprob - rollout logprob). [tokens]
 
     With the probabilities p of the policy and q of the engine, M is 0 where A > 0, p > q and their divergence is above
-    limit_high, or where A <= 0, p < q and it is above limit_low; else 1. The divergence of tv is |p - q|, that of kl
+    limit_high, or where A < 0, p < q and it is above limit_low; else 1. The divergence of tv is |p - q|, that of kl
     q log(q / p) + (1 - q) log((1 - q) / (1 - p)).
     """
     published = PUBLISHED[config.divergence]
@@ -63,7 +63,7 @@ def dppo(batch: TokenBatch, config: Config) -> TokenLoss:
     p, q = logprobs.exp(), batch.rollout_logprobs.exp()
     divergence = (p - q).abs() if config.divergence == "tv" else _binary_kl(batch.rollout_logprobs, logprobs)
     pushed_up = batch.advantages > 0
-    masked = (pushed_up & (p > q) & (divergence > high)) | (~pushed_up & (p < q) & (divergence > low))
+    masked = (pushed_up & (p > q) & (divergence > high)) | ((batch.advantages < 0) & (p < q) & (divergence > low))
     weight = batch.ratio_to(batch.rollout_logprobs).detach().clamp(max=config.maximum)
     return TokenLoss(
         per_token=-batch.advantages * weight * ~masked * batch.logprobs, metrics={"clip_fraction": masked.sum()}

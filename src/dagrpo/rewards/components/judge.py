@@ -1,13 +1,15 @@
 """judge: the verdict of a model on the attempt, by a rubric."""
 
+import asyncio
 import os
 import re
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import urlsplit
@@ -83,6 +85,7 @@ class _Judged:
     answers: tuple[Answer, ...]
 
 
+LOCK_DIGITS = 3  # hexadecimal, of a question's digest
 # In the body of status 400 or 422: the prompt exceeds the context; or it does together with max_tokens, which may be what is wrong.
 PROMPT_TOO_LONG = re.compile(rb"\b(?:input|prompt)\b[^.]{0,60}\b(?:too long|longer|exceeds?)\b", re.IGNORECASE)
 TOO_LONG = re.compile(rb"context[_ ](?:length|window)|longer than the model", re.IGNORECASE)
@@ -91,13 +94,16 @@ TOO_LONG = re.compile(rb"context[_ ](?:length|window)|longer than the model", re
 class _Judge:
     """Judge behind a server, with its recorded answers."""
 
-    def __init__(self, config: Config, rubric: str, http: "httpx.Client", threads: ThreadPoolExecutor) -> None:
+    def __init__(
+        self, config: Config, rubric: str, client: "Callable[[], httpx.AsyncClient]", threads: ThreadPoolExecutor
+    ) -> None:
         self._config = config
         self._rubric = rubric
-        self._http = http
+        self._client = client
         self._threads = threads
         self._recorded = RecordedAnswers(Path(config.answers))
-        self._asking: dict[str, threading.Lock] = {}  # so that equal questions of a batch are asked once
+        # So that equal questions of a batch are asked once: a question's lock is chosen by its digest.
+        self._asking = [threading.Lock() for _ in range(16**LOCK_DIGITS)]
         self._since: list[_Judged] = []
         self._has_answered = False  # so that the parameters are right, and a refusal is of its text
 
@@ -136,7 +142,7 @@ class _Judge:
         """Return the recorded answer, else the server's. Raises UserError if it does not answer."""
         body = self._body(messages)
         asked = digest_of(body)
-        with self._asking.setdefault(asked, threading.Lock()):
+        with self._asking[int(asked[:LOCK_DIGITS], 16)]:
             answer = self._recorded.get(asked)
             if answer is None:
                 answer = self._answer_of_server(body)
@@ -171,23 +177,28 @@ class _Judge:
         """Return the server's answer. Raises ConnectionError with its fault, the middle of a sentence."""
         import httpx
 
-        url = f"{self._config.url.rstrip('/')}/chat/completions"
-        received, deadline = bytearray(), time.monotonic() + self._config.seconds
         try:
-            with self._http.stream("POST", url, json=body) as response:
-                for part in response.iter_bytes():
-                    received += part
-                    if len(received) > MOST_BYTES:
-                        raise ConnectionError(f"answers with more than {MOST_BYTES:,} bytes")
-                    if time.monotonic() > deadline:
-                        raise ConnectionError(f"did not answer within {self._config.seconds:g} s")
-                if self._refuses_text(response.status_code, received):
-                    return Answer(text="", prompt_tokens=0, completion_tokens=0)  # no verdict
-                if response.status_code != 200:
-                    raise ConnectionError(f"answers {response.status_code}: {_beginning(received)}")
+            status, received = asyncio.run(asyncio.wait_for(self._received(body), self._config.seconds))
+        except TimeoutError:
+            raise ConnectionError(f"did not answer within {self._config.seconds:g} s") from None
         except httpx.HTTPError as error:
             raise ConnectionError(f"cannot be asked ({type(error).__name__}: {one_line(str(error), 200)})") from None
+        if self._refuses_text(status, received):
+            return Answer(text="", prompt_tokens=0, completion_tokens=0)  # no verdict
+        if status != 200:
+            raise ConnectionError(f"answers {status}: {_beginning(received)}")
         return _read(bytes(received))
+
+    async def _received(self, body: dict[str, Any]) -> tuple[int, bytearray]:
+        """Return status and body of the response. httpx limits each read, so a deadline over all of them needs a loop."""
+        received = bytearray()
+        url = f"{self._config.url.rstrip('/')}/chat/completions"
+        async with self._client() as http, http.stream("POST", url, json=body) as response:
+            async for part in response.aiter_bytes():
+                received += part
+                if len(received) > MOST_BYTES:
+                    raise ConnectionError(f"answers with more than {MOST_BYTES:,} bytes")
+            return response.status_code, received
 
     def _refuses_text(self, status: int, body: bytearray) -> bool:
         """Return True if a response refuses one text, and not every one for a wrong parameter."""
@@ -221,12 +232,10 @@ def _open(config: Config, reward_model: RewardModel | None) -> Iterator[OpenComp
     key = os.environ.get(KEY_VARIABLE)
     headers = {"Accept-Encoding": "identity"} | ({} if key is None else {"Authorization": f"Bearer {key}"})
     outside = urlsplit(config.url).hostname not in LOOPBACK
-    limits = httpx.Limits(max_connections=config.concurrency, max_keepalive_connections=config.concurrency)
-    with (
-        ThreadPoolExecutor(config.concurrency, thread_name_prefix="judge") as threads,
-        httpx.Client(headers=headers, timeout=config.seconds, trust_env=outside, limits=limits) as http,
-    ):
-        yield _Judge(config, _rubric(config), http, threads)
+    verify = httpx.create_ssl_context()  # once, as it takes longer than a request
+    client = partial(httpx.AsyncClient, headers=headers, timeout=config.seconds, trust_env=outside, verify=verify)
+    with ThreadPoolExecutor(config.concurrency, thread_name_prefix="judge") as threads:
+        yield _Judge(config, _rubric(config), client, threads)
 
 
 def _rubric(config: Config) -> str:

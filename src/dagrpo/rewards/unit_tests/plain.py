@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
+DEEPEST = 200  # levels of a value that one side sends to the other
 LARGEST = 1 << 53  # an integer beyond it, in size, is written in hexadecimal digits, which no limit of Python bounds
 KINDS: Mapping[str, Callable[[list[Any]], Any]] = {
     "list": list,
@@ -79,10 +80,28 @@ def read_lines(text: str) -> list[Any]:
     values = []
     for line in text.split("\n"):
         try:
-            values.append(json.loads(line))
+            value = json.loads(line)
+            if _levels(value) > DEEPEST:
+                break
+            values.append(value)
         except (ValueError, RecursionError):
             break
     return values
+
+
+def _levels(value: Any) -> int:
+    """Return the levels of lists and objects, counted to just beyond DEEPEST."""
+    levels, parts = 0, [value]
+    while parts and levels <= DEEPEST:
+        parts = [
+            part
+            for each in parts
+            if isinstance(each, list | dict)
+            for part in (each.values() if isinstance(each, dict) else each)
+            if isinstance(part, list | dict)
+        ]
+        levels += 1
+    return levels
 
 
 def limit(seconds: int, memory_mb: int) -> None:

@@ -21,6 +21,7 @@ ROUNDS = 32  # of calls that depend on the results of others, in tests that are 
 WAITING = 4  # times its processor time a program may take on the clock
 TEST_SECONDS, TEST_MB = 10.0, 512  # for the tests' own code
 MOST_REMEMBERED = 1 << 14  # tests with the calls that they make first
+UNSAID: Mapping[str, Any] = {"passed": False}  # by tests that did not end in time, or said something else
 LONGEST_NUMBER = 400  # characters
 TOLERANCE = 1e-6  # between decimal numbers, relative and absolute
 
@@ -99,6 +100,8 @@ class TestRunner:
             calls = said["calls"]
             answers = await self._answers(program, calls, limits)
             said = await self._checked(case, calls, answers)
+            if said == UNSAID:  # what the program answered keeps the tests busy
+                raise Stopped
         return None  # more calls that wait for one another than ROUNDS
 
     async def _first(self, case: CodeCase) -> Mapping[str, Any]:
@@ -117,7 +120,8 @@ class TestRunner:
         fields = {"code": case.code, "prompt": case.prompt, "names": case.names}
         job = _calling(TEST_SIDE, "check", fields, calls, answers, math.ceil(TEST_SECONDS), TEST_MB)
         lines = read_lines((await self._run(job, seconds=WAITING * TEST_SECONDS)).stdout)
-        return lines[-1] if lines else {"passed": False}
+        said = lines[-1] if lines else UNSAID
+        return said if isinstance(said, dict) and isinstance(said.get("calls", []), list) else UNSAID
 
     async def _answers(self, program: str, calls: Sequence[Any], limits: tuple[int, int]) -> list[Any]:
         """Return an answer for each call, from a separate process of the program."""

@@ -49,7 +49,7 @@ class CheckSuite:
         pad_token_id: int,
         world: World,
     ) -> None:
-        """Set up the checks. `problems` are rank 0's, empty elsewhere. `budget`: the update's."""
+        """Set up the checks. `prompts` are rank 0's, empty elsewhere. `budget`: the update's."""
         gates = run.training.gates
         self._run = run
         self._prompts = prompts

@@ -160,4 +160,4 @@ class _Policy:
 def _picture(content: str) -> Any:
     from PIL import Image
 
-    return Image.open(io.BytesIO(base64.b64decode(content))).convert("RGB")
+    return Image.open(io.BytesIO(base64.b64decode(content)), formats=("PNG", "JPEG")).convert("RGB")
