@@ -113,6 +113,11 @@ def test_dppo_bounds_what_a_probability_moves_not_its_ratio() -> None:
     assert gradient(unlikely, "dppo", maximum=4.0) == pytest.approx([-4])
 
 
+def test_dppo_clips_no_token_without_an_advantage() -> None:
+    batch = ratios([[0.1], [0.1]], [0.0, -1.0])
+    assert LOSSES.get("dppo").function(batch, config_of("dppo")).metrics["clip_fraction"] == 1
+
+
 def test_dppo_may_bound_the_divergence_of_token_or_not_token() -> None:
     """0.5 to 0.75: 0.5 log(2/3) + 0.5 log 2 = 0.143841."""
     half = torch.tensor([0.5], dtype=torch.float64).log()

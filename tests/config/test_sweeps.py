@@ -77,3 +77,9 @@ def test_an_unknown_sweep_is_refused_with_the_nearest() -> None:
 @pytest.mark.parametrize("name", known(ROOT / PRESETS))
 def test_every_sweep_of_the_presets_can_be_read(name: str) -> None:
     assert read_sweep(name, ROOT / PRESETS).all_cells()
+
+
+@pytest.mark.parametrize(("low", "high"), [(1.2345e-5, 1e-3), (1e-5, 1.2345e-3), (1.2345, 1.2346)])
+def test_rounding_leads_out_of_no_range(low: float, high: float) -> None:
+    both = [Range(low=low, high=high, log=log).value(share) for log in (False, True) for share in (0.0, 1.0)]
+    assert all(low <= value <= high for value in both)

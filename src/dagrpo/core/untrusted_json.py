@@ -64,7 +64,7 @@ def _require_few(data: bytes | str) -> None:
         raise ValueError(f"it has more than {MOST_OPENED} brackets")
 
 
-def _strict(constants: bool) -> dict[str, Callable[..., Any]]:
+def _strict(constants: bool) -> dict[str, Any]:
     """Return the arguments of `json` that refuse a key given twice, of which readers take different ones, and infinite numbers."""
     numbers = {} if constants else {"parse_float": _finite}
     return {"parse_constant": _constant(constants), "object_pairs_hook": _once, **numbers}
