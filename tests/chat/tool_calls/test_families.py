@@ -1,6 +1,7 @@
 """Calls in every family: what is well formed comes back exactly, and what is not is told and never lost."""
 
 import json
+import time
 from typing import Any
 
 import pytest
@@ -199,3 +200,98 @@ def test_no_text_raises_and_no_marker_is_lost(family: str, text: str) -> None:
         end = attempt.end
     outside += text[end:]
     assert not any(opening in outside for opening in CALLS.get(family).openings)
+
+
+def _coder(value: str, schema: dict[str, Any], **more: Any) -> Attempt:
+    parameters = {"type": "object", "properties": {"v": schema}, **more}
+    tool = {"type": "function", "function": {"name": "f", "parameters": parameters}}
+    text = f"<tool_call>\n<function=f>\n<parameter=v>\n{value}\n</parameter>\n</function>\n</tool_call>"
+    (call,) = attempts_in(text, CALLS.get("qwen3_coder"), [tool])
+    return call
+
+
+MAYBE = {"anyOf": [{"type": "string"}, {"type": "null"}]}
+LEVEL = {"level": {"type": "integer", "enum": [1, 2, 3]}}
+
+
+@pytest.mark.parametrize(
+    ("value", "schema", "read_as"),
+    [
+        *(
+            ("True", {"type": "boolean"}, True),
+            ("False", {"type": "boolean"}, False),
+            ("true", {"type": "boolean"}, True),
+        ),
+        *(
+            ("None", MAYBE, None),
+            ("null", MAYBE, None),
+            ("2024", MAYBE, "2024"),
+            ("[1]", MAYBE, "[1]"),
+            ("", MAYBE, ""),
+        ),
+        *(("None", {"type": "string"}, "None"), ("null", {"type": "string"}, "null")),
+        *(
+            ("2", {"type": "integer", "enum": [1, 2, 3]}, 2),
+            ("2", {"enum": [1, "2"]}, "2"),
+            ("1", {"enum": [1, "2"]}, 1),
+        ),
+        *(("2024", {"type": ["string", "null"]}, "2024"), ("None", {"type": ["integer", "null"]}, None)),
+        *(("7", {"type": ["integer", "string"]}, "7"), ("7", {"type": ["integer", "null"]}, 7), ("7", {"const": 7}, 7)),
+        *(("2", {"$ref": "#/$defs/level"}, 2), ('{"a": None}', {"type": "object"}, '{"a": None}')),
+        *(
+            ("True", {"type": "string"}, "True"),
+            ("True", MAYBE, "True"),
+            ("0.5", {"type": "number"}, 0.5),
+            ("x", {}, "x"),
+        ),
+    ],
+)
+def test_qwen3_coder_reads_a_value_by_its_schema(value: str, schema: dict[str, Any], read_as: Any) -> None:
+    call = _coder(value, schema, **{"$defs": LEVEL})
+    assert (call.arguments, type((call.arguments or {})["v"])) == ({"v": read_as}, type(read_as))
+    assert call.status == ("wrong_arguments" if schema.get("type") == "object" else "ok")
+
+
+@pytest.mark.parametrize("between", ["\n", "", " ", "</parameter", "\n</param>\n", "\n</parameter >\n"])
+def test_a_parameter_without_its_end_swallows_no_other(between: str) -> None:
+    text = f"<tool_call><function=search><parameter=q>a{between}<parameter=x>3</parameter></function></tool_call>"
+    call = only("qwen3_coder", text)
+    assert (call.status, call.arguments or None) == ("undecodable", None)
+    assert "The parameter q is not closed" in call.fault
+
+
+CALL = '{"name": "search", "parameters": {"q": "a"}}'
+
+
+@pytest.mark.parametrize(
+    ("text", "statuses"),
+    [
+        ('{"type": "function", "name": "search", "parameters": {"q": "a"}}', ["ok"]),
+        ('{"parameters": {"q": "a"}, "name": "search"}', ["ok"]),
+        *((CALL + between + CALL, ["ok", "ok"]) for between in ("\n", "; ", ", ", "\n\n", "", " \n ;\n")),
+        (f"{CALL}\nThat is all.", ["ok"]),
+        (f'{CALL}\n{{"answer": 42}}', ["ok"]),
+        ('{"type": "function", "function": {"name": "search", "parameters": {"q": "a"}}}', ["missing_name"]),
+        ("{'name': 'search', 'parameters': {'q': 'a'}}", ["undecodable"]),
+        (f'{CALL}\n{{"name": "search", "parameters": {{"q": ', ["ok", "unclosed"]),
+        ('{"type": "triangle", "sides": 3}', []),
+        ('{"function": "x + 1"}', []),
+    ],
+)
+def test_llama_reads_what_begins_as_a_call(text: str, statuses: list[str]) -> None:
+    assert [call.status for call in read("llama3", text)] == statuses
+
+
+@pytest.mark.parametrize("text", [CALL + " " * 200_000, "{" + " " * 200_000, CALL + (" ," * 100_000), CALL * 20_000])
+def test_a_long_text_after_a_call_of_llama_is_read_at_once(text: str) -> None:
+    start = time.process_time()
+    read("llama3", text)
+    assert time.process_time() - start < 2
+
+
+def test_a_parameter_given_twice_is_refused_and_not_checked_each_time() -> None:
+    text = "<tool_call><function=search>" + "<parameter=x>1</parameter>" * 20_000 + "</function></tool_call>"
+    start = time.process_time()
+    call = only("qwen3_coder", text)
+    assert (call.status, call.fault) == ("undecodable", "The parameter x is there twice.")
+    assert time.process_time() - start < 1

@@ -1,6 +1,7 @@
 """llama3: `{"name": ..., "parameters": {...}}` after <|python_tag|>, or alone.
 
-Without the marker a call is the whole answer. Several calls are separated by `;`.
+Without the marker an answer begins with its calls, which `;`, `,` or white space separates, as SGLang reads them. What begins as a
+call, other keys first or in Python's quotes, is an attempt.
 """
 
 import re
@@ -12,8 +13,9 @@ from dagrpo.chat.tool_calls.json_text import spelled_json
 from dagrpo.chat.tool_calls.listed import Listing, listed_calls, opened_calls
 
 OPENING = "<|python_tag|>"
-_BARE = re.compile(r'\s*(?=\{\s*"name"\s*:)')
-_LISTING = Listing(opening=OPENING, between=re.compile(r"\s*;\s*(?=\{)"))
+_BEGIN = r"""\{\s*+["'](?:name["']\s*+:|type["']\s*+:\s*+["']function["']|(?:parameters|arguments|function)["']\s*+:\s*+\{)"""
+_BARE = re.compile(rf"\s*+(?={_BEGIN})")
+_LISTING = Listing(opening=OPENING, between=re.compile(rf"\s*+(?:;\s*+(?=\{{)|,?+\s*+(?={_BEGIN}))"))
 
 
 def read(text: str, schemas: Schemas) -> Iterator[Attempt]:

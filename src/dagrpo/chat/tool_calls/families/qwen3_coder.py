@@ -1,6 +1,6 @@
 """qwen3_coder: calls in tags, `<tool_call><function=f><parameter=x>...</parameter></function></tool_call>`.
 
-Qwen3-Coder and Qwen3.5 write it. A parameter's value is text; it is parsed as JSON where the tool's schema asks for another type.
+Qwen3-Coder and Qwen3.5 write it. A parameter's value is text; it is parsed where the tool's schema takes no text.
 """
 
 import re
@@ -9,10 +9,12 @@ from functools import partial
 from typing import Any
 
 from dagrpo.chat.tool_calls import Attempt, CallSyntax, Schemas
+from dagrpo.chat.tool_calls.checks import fault_of
 from dagrpo.chat.tool_calls.json_text import Unreadable, json_at, spelled_json
 from dagrpo.chat.tool_calls.marked import Body, Broken, marked_calls
 
 OPENING, CLOSING = "<tool_call>", "</tool_call>"
+_WORDS = {"True": True, "False": False, "None": None}
 _FUNCTION = re.compile(r"\s*<function=([^>\n]*)>")
 _PARAMETER = re.compile(r"\s*<parameter=([^>\n]*)>\n?")
 _PARAMETER_END = re.compile(r"\n?</parameter>(?=\s*(?:<parameter=|</function>))")
@@ -44,7 +46,7 @@ def _body(text: str, start: int, schemas: Schemas) -> Body:
     name = function[1].strip()
     if not name:
         raise Broken("missing_name", "The call has no name in <function=name>.")
-    properties = schemas.get(name, {}).get("properties") or {}
+    schema = schemas.get(name, {})
     arguments: dict[str, Any] = {}
     end = function.end()
     while parameter := _PARAMETER.match(text, end):
@@ -53,7 +55,11 @@ def _body(text: str, start: int, schemas: Schemas) -> Body:
         if close is None:
             raise Broken("undecodable", f"The parameter {parameter[1][:100]} is not closed with </parameter>.", name)
         value = text[parameter.end() : close.start()]
-        arguments[parameter[1]] = _typed(value, properties.get(parameter[1], {}))
+        if "<parameter=" in value:  # of the next one: this one's end is missing
+            raise Broken("undecodable", f"The parameter {parameter[1][:100]} is not closed with </parameter>.", name)
+        if parameter[1] in arguments:  # which also bounds the checks to the schema's own parameters
+            raise Broken("undecodable", f"The parameter {parameter[1][:100]} is there twice.", name)
+        arguments[parameter[1]] = _typed(value, parameter[1], schema)
         end = close.end()
     close = _FUNCTION_END.match(text, end)
     if close is None:
@@ -61,18 +67,29 @@ def _body(text: str, start: int, schemas: Schemas) -> Body:
     return Body(name=name, arguments=arguments, end=close.end())
 
 
-def _typed(value: str, schema: Mapping[str, Any]) -> Any:
-    """Return the value parsed as JSON, or as text where the schema takes text or the value is invalid JSON.
+def _typed(value: str, name: str, schema: Mapping[str, Any]) -> Any:
+    """Return null where the tool's schema takes it, else the text where it takes that, else the parsed value.
 
-    The schema check then reports what is wrong with that text.
+    The template writes true, false and null as Python does. The schema check then reports a value that fits in no form.
     """
-    if not schema or schema.get("type") == "string" or "enum" in schema:
+    wanted = (schema.get("properties") or {}).get(name)
+    if not isinstance(wanted, dict) or not wanted or wanted.get("type") == "string":
         return value
+    parsed = _parsed(value)
+    one = {**schema, "properties": {name: wanted}, "required": []}  # with the definitions that a `$ref` names
+    readings = [*([None] if parsed is None else []), value, parsed]
+    return next((each for each in readings if not fault_of({name: each}, one)), parsed)
+
+
+def _parsed(value: str) -> Any:
+    """Return the value as JSON or in Python's spelling of its three words; the text where it is neither."""
+    if (word := value.strip()) in _WORDS:
+        return _WORDS[word]
     try:
-        typed, end = json_at(value, 0)
+        parsed, end = json_at(value, 0)
     except Unreadable:
         return value
-    return value if value[end:].strip() else typed
+    return value if value[end:].strip() else parsed
 
 
 CALLS = CallSyntax(openings=(OPENING,), closings=(CLOSING,), read=read, spell=spell)
