@@ -13,6 +13,7 @@ from typing import Any
 import aiohttp
 
 from dagrpo.core.escape import one_line
+from dagrpo.core.untrusted_json import read_json
 from dagrpo.engine.errors import ServerAway, ServerError, ServerLost, ServerUnreachable
 
 CONNECT_SECONDS = 10.0
@@ -196,8 +197,8 @@ def message_of(data: bytes) -> str:
     Forms: {"message": ...}, {"error": {"message": ...}}, {"error_message": ...}, or plain text.
     """
     try:
-        answer = json.loads(data[:MOST_MESSAGE_BYTES])
-    except (ValueError, RecursionError):
+        answer = read_json(data[:MOST_MESSAGE_BYTES])
+    except ValueError:
         answer = text_of(data[:MOST_MESSAGE_BYTES])
     while isinstance(answer, dict):
         answer = answer.get("message") or answer.get("error") or answer.get("error_message") or json.dumps(answer)

@@ -1,6 +1,7 @@
 """The page of `dagrpo serve`: who may ask, what a wrong request is answered, and what the browser is allowed."""
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -46,7 +47,8 @@ def with_site(test: Callable[[Echo, Ask, TestClient[Any, Any]], Awaitable[None]]
         async with TestClient(TestServer(site.application())) as client:
 
             async def ask(path: str, body: Any, key: str = site.key) -> tuple[int, Any]:
-                answer = await client.post(path, json=body, headers={"Authorization": f"Bearer {key}"})
+                data = body if isinstance(body, str) else json.dumps(body)
+                answer = await client.post(path, data=data, headers={"Authorization": f"Bearer {key}"})
                 return answer.status, await answer.json()
 
             await test(policy, ask, client)
@@ -82,6 +84,13 @@ def test_a_request_of_another_form_is_refused_in_a_sentence() -> None:
         assert await ask("/answer", [1]) == (400, {"error": "The body is not a JSON object."})
         assert (await ask("/answer", {"policy": "other", "text": "a", "greedy": False}))[0] == 400
         assert (await ask("/problem", {"number": "x"}))[0] == 400
+        for body in (
+            '{"number": 1e999}',
+            '{"number": NaN}',
+            '{"number": 1, "number": 2}',
+            "[" + "[]," * 250_000 + "1]",
+        ):
+            assert (await ask("/problem", body))[0] == 400
         status, body = await ask("/answer", {"policy": "trained", "text": "long", "greedy": False})
         assert (status, "begin a new one" in body["error"]) == (400, True)
 

@@ -114,3 +114,27 @@ def test_a_server_that_is_not_there_is_named() -> None:
 
     with pytest.raises(SandboxUnavailable, match="cannot be asked"):
         asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"execution_time": 10**400},
+        {"execution_time": "x"},
+        {"execution_time": {"a": 1}},
+        {"stdout": ["["]},
+        {"stdout": {"a": 1}},
+        {"stdout": 7},
+        {"stdout": "\ud800"},
+        {"status": []},
+        {"status": None},
+    ],
+    ids=lambda changes: str(changes)[:30],
+)
+def test_a_field_of_another_type_is_another_protocol(changes: dict[str, Any]) -> None:
+    assert "did not answer in Sandbox Fusion's protocol" in _fails(_says(_finished(**changes)))
+
+
+@pytest.mark.parametrize("levels", range(900, 1000, 7))
+def test_no_depth_of_an_answer_is_an_error_of_another_kind(levels: int) -> None:
+    assert "did not answer" in _fails(_says('{"status": ' + "[" * levels + "]" * levels + "}"))

@@ -73,9 +73,10 @@ class FusionClient:
             if body["status"] == "SandboxError":
                 raise SandboxUnavailable(f"{self._url} failed: {str(body.get('message'))[:200]}")
             run = body["run_result"]
-            output = (run.get("stdout") or "") + (run.get("stderr") or "")
+            output = "".join([run.get("stdout") or "", run.get("stderr") or ""])
+            output.encode()  # no half of a surrogate pair
             return Result(stdout=output, status=_status(run), seconds=float(run.get("execution_time") or 0.0))
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError):
             raise SandboxUnavailable(
                 f"{self._url} did not answer in Sandbox Fusion's protocol: {_beginning(answer)}"
             ) from None

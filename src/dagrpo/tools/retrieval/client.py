@@ -1,13 +1,13 @@
 """A client of Search-R1's protocol."""
 
 import asyncio
-import json
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
+from dagrpo.core.untrusted_json import read_json
 from dagrpo.tools import InfrastructureFailure
 from dagrpo.tools.connections.over_http import beginning, posted
 
@@ -65,9 +65,9 @@ class SearchClient:
 
     def _contents(self, answer: bytes) -> list[str]:
         try:
-            (results,) = json.loads(answer)["result"]
+            (results,) = read_json(answer)["result"]
             return [_contents_of(result) for result in results[: self._limits.topk]]
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        except (ValueError, KeyError, TypeError, AttributeError):
             raise InfrastructureFailure(
                 f"{self._url} did not answer in Search-R1's protocol: {beginning(answer)}"
             ) from None
