@@ -1,6 +1,7 @@
 """The prepare stage's work on real data, where it is at hand: every count is that of the data set."""
 
 from pathlib import Path
+from statistics import mean
 
 import datasets
 import pandas as pd
@@ -8,10 +9,13 @@ import pytest
 from tests.data.filters.problems import character_model, qwen3_model
 from tests.data.preparing import read_dropped, read_split
 
+from dagrpo.checkpoints.tokenizers import load_tokenizer
 from dagrpo.data.card import Card
 from dagrpo.data.config import Data
+from dagrpo.data.filters.tokenizer import TokenCounter, rendered
 from dagrpo.data.prepare import prepare
 from dagrpo.data.schema import SCHEMA
+from dagrpo.data.task import get_task
 from dagrpo.utils.files import sha256_of
 from dagrpo.utils.tables import read_parquet
 
@@ -106,3 +110,16 @@ def test_aime_has_thirty_problems_and_nothing_to_train_on(
     assert card.prompt_tokens.splits["train"] is None
     assert read_parquet(tmp_path / task / "train.parquet").schema.equals(SCHEMA)
     assert read_split(tmp_path / task, "test")[0].ground_truth == first
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["gsm8k", "aime_2024", "aime_2025"]
+    + [pytest.param(name, marks=pytest.mark.nightly) for name in ("gsm8k_feedback", "gsm8k_sft", "dapo")],
+)
+def test_a_task_declares_the_mean_tokens_of_its_prompts(name: str, data_folder: Path, tmp_path: Path) -> None:
+    """Of train, or of the test split where there is no other."""
+    task, tokenizer = get_task(name), load_tokenizer(qwen3_model(data_folder, tmp_path / "qwen3"))
+    splits = task.load(Data(mirror=str(data_folder))).splits
+    texts = [rendered(tokenizer, row) for row in splits["train"] or splits["test"]]
+    assert task.prompt_tokens == round(mean(TokenCounter(tokenizer).count(texts)))

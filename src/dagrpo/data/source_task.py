@@ -30,6 +30,7 @@ def sourced_task(
     tools: tuple[str, ...] = (),
     interaction: str = "",
     images: bool = False,
+    prompt_tokens: int | None = None,
 ) -> Task:
     """Return a task with one row for each raw row of a source. `to_row` sets its prompt and answers, the task all other fields."""
 
@@ -48,6 +49,7 @@ def sourced_task(
         images=images,
         load_tests=None if source.held_out else load_tests,
         source=source,
+        prompt_tokens=prompt_tokens,
     )
     return task
 

@@ -45,6 +45,8 @@ class Task:
     # As `load`, with the test split alone, where that reads less; None: the test split is a part of what `load` reads.
     load_tests: Callable[["Data"], TaskRows] | None = None
     source: Source | None = None  # None: the rows are generated, or a plug-in of one's own reads them
+    # Mean tokens of a prompt by Qwen3's tokenizer and chat template, for `dagrpo plan` before data are prepared; None: not counted.
+    prompt_tokens: int | None = None
 
     @property
     def oracle(self) -> bool:

@@ -25,6 +25,7 @@ from dagrpo.pipeline.plan.models import Models
 from dagrpo.pipeline.plan.outcome import Plan, plan_of, stage_minutes
 from dagrpo.pipeline.plan.rates import Speed, speed_of
 from dagrpo.pipeline.plan.remedy import fullest, remedy_for
+from dagrpo.pipeline.plan.sequences import usual_prompt
 from dagrpo.pipeline.plan.times import StageSeconds, seconds_of_stages
 from dagrpo.pipeline.stages import all_stages
 from dagrpo.trainer.update.objective import Objective
@@ -204,6 +205,17 @@ def test_without_data_the_problems_of_an_evaluation_are_those_that_its_source_de
     card.write_text(json.dumps({"counts": {"train": 7473, "test": 1319}, "prompt_tokens": lengths}))
     (_, counted) = _times(params)
     assert declared.seconds == counted.seconds is not None
+
+
+def test_prompts_have_the_tokens_of_the_prepared_data_else_of_the_task_else_of_the_limit(project: Path) -> None:
+    params = qwen3({"training": {"max_prompt_tokens": 1024}})
+    assert usual_prompt(params, "gsm8k", "train") == 81
+    assert usual_prompt(params, "arithmetic", "train") == 1024
+    assert usual_prompt(params_with(), "gsm8k", "train") == 64, "a fresh model reads characters"
+    card = project / "data/arithmetic_tiny/gsm8k/card.json"
+    card.parent.mkdir(parents=True)
+    card.write_text(json.dumps({"prompt_tokens": {"splits": {"train": {"median": 99}}}}))
+    assert usual_prompt(params, "gsm8k", "train") == 99
 
 
 @pytest.fixture

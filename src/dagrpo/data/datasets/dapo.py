@@ -46,4 +46,4 @@ def to_row(raw: RawRow) -> Row:
 
 _task = partial(sourced_task, source=SOURCE, to_row=to_row, verifier="math_dapo")
 
-TASKS = (_task("dapo"), _task("dapo_tool", tools=("code_interpreter",)))
+TASKS = (_task("dapo", prompt_tokens=153), _task("dapo_tool", tools=("code_interpreter",)))

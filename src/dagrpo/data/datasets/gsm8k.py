@@ -47,8 +47,13 @@ def to_row(raw: RawRow, system: str = "", instruction: str = f" {INSTRUCTION}") 
 _task = partial(sourced_task, source=SOURCE, verifier="gsm8k")
 
 TASKS = (
-    _task("gsm8k", to_row=to_row),
+    _task("gsm8k", to_row=to_row, prompt_tokens=81),
     _task("gsm8k_tool", to_row=partial(to_row, system=WITH_TOOL), tools=("answer_check",)),
-    _task("gsm8k_feedback", to_row=partial(to_row, system=WITH_FEEDBACK), interaction="gsm8k_feedback"),
-    _task("gsm8k_sft", to_row=partial(to_row, instruction="")),
+    _task(
+        "gsm8k_feedback",
+        to_row=partial(to_row, system=WITH_FEEDBACK),
+        interaction="gsm8k_feedback",
+        prompt_tokens=131,
+    ),
+    _task("gsm8k_sft", to_row=partial(to_row, instruction=""), prompt_tokens=68),
 )

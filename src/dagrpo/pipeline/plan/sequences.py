@@ -43,6 +43,10 @@ class Lengths:
         whole = min(prompt + turns * max_new_tokens + (turns - 1) * result, context)
         return cls(prompt=prompt, written=min(turns * max_new_tokens, whole - 1), whole=whole)
 
+    def after(self, prompt: int) -> int:
+        """Return the tokens of a trajectory, turns and results at their longest, after a prompt of `prompt` tokens."""
+        return min(prompt + max(self.whole - self.prompt, self.written), self.whole)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MicroBatch:
@@ -119,10 +123,17 @@ def prompts_of(params: Params, task: str, split: str) -> int | None:
 
 
 def usual_prompt(params: Params, task: str, split: str) -> int:
-    """Return the tokens of the median prompt, as counted by the stage prepare, else the most that are allowed."""
-    card = _card(params, task)
+    """Return the tokens of the median prompt, as counted by the stage prepare.
+
+    Before that, the mean that the task declares; of a task that declares none, and for a fresh model, which reads characters, the most that
+    are allowed.
+    """
+    card, most = _card(params, task), params.training.max_prompt_tokens
     lengths = card["prompt_tokens"]["splits"][split] if card is not None else None
-    return params.training.max_prompt_tokens if lengths is None else int(lengths["median"])
+    if lengths is not None:
+        return int(lengths["median"])
+    declared = None if params.model.source == "fresh" else get_task(task).prompt_tokens
+    return most if declared is None else min(declared, most)
 
 
 def _card(params: Params, task: str) -> dict[str, Any] | None:

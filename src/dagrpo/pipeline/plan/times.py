@@ -204,16 +204,15 @@ def sampling_seconds(
     servers = len(engine.servers) or (1 if speed.cores else engine.replicas) * max(
         1, engine.nodes // engine.nodes_per_server
     )
-    cached = (
-        engine.max_running_requests if engine.max_total_tokens is None else engine.max_total_tokens // lengths.whole
-    )
+    whole = lengths.after(prompt)
+    cached = engine.max_running_requests if engine.max_total_tokens is None else engine.max_total_tokens // whole
     running = max(min(engine.max_running_requests, cached), 1)
     attempts, prompts = -(-attempts // servers), -(-prompts // servers)
     steps = -(-attempts // running) * lengths.written
     tokens = attempts * lengths.written
     computing = 2 * shape.arithmetic.parameters * (tokens + prompts * prompt) / speed.sampling
     reading = steps * shape.weights * each / speed.bandwidth
-    cache_bytes = (prompt + lengths.whole) / 2 * shape.cached_per_token * each
+    cache_bytes = (prompt + whole) / 2 * shape.cached_per_token * each
     return (max(computing, reading) + tokens * cache_bytes / speed.cache_bandwidth) / ranks + steps * speed.per_step
 
 
