@@ -1,6 +1,7 @@
 r"""Comparison of two parsed answers, down to the formulas in them.
 
-The values of a list are compared one by one: in any order if neither list has brackets other than braces, or each value has a name.
+The values of a list are compared one by one as they are written; by name if both lists have the same names, and in any order if
+neither has brackets other than braces.
 A list in square or half-open brackets equals none without them, and one without round or square brackets is no range.
 Two equations are the same if one is the other with its sides moved or scaled, and an equation whose sides are all the same is equal to
 its last side: `y = 2x + 1` to `2x + 1`.
@@ -114,26 +115,27 @@ def _same_equations(answer: Form, truth: Form, decide: Decide) -> bool | None:
 def _same_lists(answer: Form, truth: Form, decide: Decide) -> bool | None:
     if len(answer.values) != len(truth.values):
         return False
-    named, truth_named = ([bool(value.name) for value in form.values] for form in (answer, truth))
-    unordered = answer.brackets in _UNORDERED and truth.brackets in _UNORDERED and any(named) == any(truth_named)
-    optional = unordered or (
-        "" in (answer.brackets, truth.brackets) and {answer.brackets, truth.brackets} <= {*_OPTIONAL}
-    )
-    if not optional and answer.brackets != truth.brackets:
+    brackets = {answer.brackets, truth.brackets}
+    if len(brackets) > 1 and not ("" in brackets and brackets <= {*_OPTIONAL}):
         return False
-    unordered = unordered or answer.brackets == truth.brackets == "or"
+    values, truths = _with_names(answer, truth), _with_names(truth, answer)
+    names, truth_names = ({value.name for value in each} for each in (values, truths))
+    same_names = names == truth_names
+    if same_names and "" not in names:
+        values, truths = (sorted(each, key=lambda value: value.name) for each in (values, truths))
 
     def member(first: Form, second: Form) -> bool | None:
-        if first.name and second.name and first.name != second.name and "equation" not in (first.kind, second.kind):
+        renamed = first.name and second.name and first.name != second.name
+        if renamed and (first.name in truth_names or second.name in names):
             return False
         if first.latex.startswith("\\{") != second.latex.startswith("\\{"):  # math-verify takes {1}, {2} for {1, 2}
             return False
         return same(first, second, decide)
 
-    values, truths = _in_order_of_names(answer, truth)
     in_order = _all(member(*pair) for pair in zip(values, truths, strict=True))
     if in_order is None and answer.name.startswith("(") and truth.name.startswith("(") and answer.name != truth.name:
         return False  # math-verify would take (y, x) for (x, y)
+    unordered = same_names and brackets <= {*_UNORDERED, "or"}
     return in_order if in_order or not unordered else _in_any_order(values, truths, member)
 
 
@@ -144,17 +146,12 @@ def _values_of_a_range(values: Form, other: Form) -> bool:
     )
 
 
-def _in_order_of_names(answer: Form, truth: Form) -> tuple[list[Form], list[Form]]:
-    """Return the values of two lists, each in the order of its names; `(x, y)` before a list names its values if the other has these."""
-    named, truth_named = _with_names(answer), _with_names(truth)
-    if {value.name for value in named} != {value.name for value in truth_named}:
-        named, truth_named = answer.values, truth.values
-    values, truths = (sorted(values, key=lambda value: value.name) for values in (named, truth_named))
-    return values, truths
-
-
-def _with_names(form: Form) -> Sequence[Form]:
+def _with_names(form: Form, other: Form) -> Sequence[Form]:
+    """Return values with the names before their list, `(x, y) = `; those of a bare point are its coordinates if the other has these."""
     names = form.name[1:-1].split(",") if form.name.startswith("(") else []
+    coordinates = list("xyz"[: len(form.values)])
+    if form.brackets == "()" and not names and sorted(value.name for value in other.values) == coordinates:
+        names = coordinates
     if len(names) != len(form.values):
         return form.values
     return [replace(value, name=name) for value, name in zip(form.values, names, strict=True)]

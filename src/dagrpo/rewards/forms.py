@@ -17,7 +17,7 @@ from dagrpo.rewards.dressing import balanced, undressed
 from dagrpo.rewards.formulas import is_formula, without_separators
 from dagrpo.rewards.intervals import between, of_one_name, union
 from dagrpo.rewards.lists import ALTERNATIVES, WORDS, bracketed, parts, sides, split
-from dagrpo.rewards.names import is_name
+from dagrpo.rewards.names import is_name, spelling
 from dagrpo.rewards.numbers import spaced
 from dagrpo.rewards.rational import rational
 from dagrpo.rewards.shorthand import usual, written_out
@@ -131,7 +131,7 @@ def _equation(text: str, depth: int = 0) -> Form | None:
     forms = _forms((side for side in whole if side and side not in names), depth)
     if names and any(_holds(form, names[0]) for form in forms):  # x = 2x - 1 names nothing
         names, forms = [], _forms(whole, depth)
-    name = "".join(names[0].split()) if names else ""
+    name = spelling(names[0]) if names else ""
     kinds = {form.kind for form in forms}
     if kinds == {"number"}:
         return replace(forms[-1], name=name) if _same_numbers(forms) else _words(text)

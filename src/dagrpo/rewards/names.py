@@ -7,6 +7,7 @@ value on the other states the value. Products and sums are no names: `xy`, `2x`,
 import re
 
 from dagrpo.rewards.formulas import SHORT_WORDS
+from dagrpo.rewards.shorthand import written_out
 from dagrpo.rewards.words import COMMAND, TEXT, changes_a_number
 
 _GREEK = (
@@ -49,6 +50,7 @@ _WORDS = re.compile(r"[A-Za-z](?:[A-Za-z ,.'-]|\\(?:triangle|angle)(?![A-Za-z]))
 _LETTERS = re.compile(r"[A-Za-z]++")
 _SHORT_NAMES = frozenset({"sum", "max", "min", "age", "ans"})
 _OF_DOUBT = SHORT_WORDS - {"of", "in", "the", "an", "to", "for", "at", "by", "on", "all"}
+_COMMAND_ALONE = re.compile(r"\{ *\\([A-Za-z]++) *\}")
 _LONGEST = 200  # characters
 
 
@@ -66,6 +68,12 @@ def is_name(text: str) -> bool:
 def _is_a_noun(word: str) -> bool:
     """Return True for a word that is no product of letters: `Area`, `cost`; not `xy`."""
     return len(word) > 3 or (len(word) > 1 and word[0].isupper() and not word.isupper()) or word in _SHORT_NAMES
+
+
+def spelling(name: str) -> str:
+    """Return a name in one spelling: `x_1` is `x_{1}`, and `x_{\\text{max}}` is `x_{max}`."""
+    plain = _COMMAND_ALONE.sub(r"{\1}", TEXT.sub(r"\1", written_out(name)))
+    return "".join(plain.split())
 
 
 def same_quantity(name: str, other: str) -> bool:

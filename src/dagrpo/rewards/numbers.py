@@ -13,8 +13,8 @@ A numeral is a number in LaTeX:
 | `0.1\overline{6}`, `0.1\bar{6}`, `0.1(6)`, `0.\dot{3}`, `0.\dot{1}4\dot{2}` | the digits repeat without end |
 | `1.5e-3`, `1E6` | scientific |
 
-`spaced` leaves two separators: `{,}` and `,\!` become a comma; `\,`, `\;`, `\ ` and `~` become a space. rational.py reads signs and
-fractions, words.py units.
+`spaced` leaves two separators: `{,}` and `,\!`, with the spaces after them, become a comma; `\,`, `\;`, `\ ` and `~` become a space.
+rational.py reads signs and fractions, words.py units.
 """
 
 import re
@@ -74,11 +74,12 @@ def truth_number(ground_truth: str) -> str | None:
 LONGEST = 1000  # digits of a number whose value is taken, zeros of its exponent among them
 
 _SPACES = re.compile(  # but the second half of a matrix's \\
-    r"(?<!\\)\\(?:[,;: \n]|(?:q?quad|thinspace|enspace)(?![A-Za-z])|hspace\*?\{[^{}]*+\})|~|\s++"
+    r"(?:(?<!\\)\\(?:[,;: \n]|(?:q?quad|thinspace|enspace)(?![A-Za-z])|hspace\*?\{[^{}]*+\})|~|\s)++"
 )
 _NARROWED = re.compile(r"(?<=[0-9])\s*+(?:\\!\s*+)++(?=[0-9])")  # 3\!4 looks like 34, and is two numbers
-_COMMAS = re.compile(r"\{,\}|,\\!")
+_COMMAS = re.compile(r"\{,\}\s*+|,\s*+(?:\\!\s*+)++")
 GROUPED = r"[1-9][0-9]{0,2}(?:(?:,[0-9]{3})++|(?: [0-9]{3})++)(?![0-9])"
+ROOTED = rf"(?:{GROUPED}|[0-9]++)(?:\.[0-9]++)?+|\.[0-9]++"  # what a root sign takes of the digits after it
 NUMERAL = re.compile(
     rf"(?P<grouped>{GROUPED})"
     r"(?:\.(?P<grouped_decimals>[0-9]++))?+"

@@ -8,6 +8,8 @@ that is not LaTeX stays unchanged. symbols.py converts unicode, numbers.py space
 
 import re
 
+from dagrpo.rewards.numbers import ROOTED
+
 _TOKEN = re.compile(r"\\[A-Za-z]++|\\.|[0-9]++|\s++|.", re.DOTALL)
 _FRACTIONS = frozenset({"\\frac", "\\dfrac", "\\tfrac", "\\cfrac"})
 _BINOMIALS = frozenset({"\\binom", "\\dbinom", "\\tbinom"})
@@ -143,6 +145,7 @@ _SIGNS = {"<=": "\\le ", ">=": "\\ge ", "!=": "\\ne ", "==": "=", "<>": "\\ne ",
 _TWO_SIGNS = re.compile(r"<=|>=|!=|==|<>|(?<=[A-Za-z0-9)}])\*\*(?=[-A-Za-z0-9({\\])")
 _IN_PLAIN_TEXT = {"infinity": "\\infty", "oo": "\\infty"}
 _NAME = re.compile(r"(?<![A-Za-z\\])(sqrt|pi|theta|sin|cos|tan|sec|csc|cot|ln|log|exp|infinity|oo)(?![A-Za-z])")
+_ROOT = re.compile(rf"(?<![A-Za-z\\])sqrt\s*+({ROOTED})")
 _OVER = re.compile(r"\{?([^{}\\]*+)\\over(?![A-Za-z])([^{}]*+)\}?")
 _UPRIGHT = re.compile(r"\\(?:mathrm|text|mathit) *+\{ *+([ei]) *+\}")  # the constants
 _OF_AN_ANGLE = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)(?![A-Za-z])")
@@ -164,4 +167,5 @@ def usual(latex: str) -> str:
             latex = _DEGREES.sub(r"\\frac{\1\\pi}{180}", latex)
         over = _OVER.fullmatch(latex) if "\\over" in latex else None
         latex = f"\\frac{{{over.group(1)}}}{{{over.group(2)}}}" if over else latex
+    latex = _ROOT.sub(r"\\sqrt{\1}", latex) if "sqrt" in latex else latex
     return _NAME.sub(lambda name: _IN_PLAIN_TEXT.get(name.group(), f"\\{name.group()} "), latex)

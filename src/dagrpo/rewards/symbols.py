@@ -7,7 +7,7 @@ and takes quadratic time on combining characters.
 import re
 import unicodedata
 
-from dagrpo.rewards.numbers import to_ascii
+from dagrpo.rewards.numbers import ROOTED, to_ascii
 
 # Marks without a glyph: joiners, marks of direction (but no overrides, which reverse the visible order), variation selectors.
 INVISIBLE = re.compile(
@@ -17,6 +17,7 @@ INVISIBLE = re.compile(
 _SUPERSCRIPTS = "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁽⁾ⁿ"
 _SUBSCRIPTS = "₀₁₂₃₄₅₆₇₈₉₊₋₍₎ₙ"
 _RAISED = dict(zip(_SUPERSCRIPTS + _SUBSCRIPTS, "0123456789+-()n" * 2, strict=True))
+_ROOT = re.compile(rf"([√∛∜])\s*+({ROOTED})")
 _RUN = re.compile(rf"[{_SUPERSCRIPTS}]++|[{_SUBSCRIPTS}]++")
 
 VULGAR = {
@@ -65,7 +66,7 @@ def to_latex(text: str) -> str:
     """Return a text with the signs of mathematics in ascii and LaTeX, in linear time."""
     if text.isascii():
         return text
-    return _RUN.sub(_raised, to_ascii(INVISIBLE.sub("", text))).translate(_TO_LATEX)
+    return _RUN.sub(_raised, _ROOT.sub(r"\1{\2}", to_ascii(INVISIBLE.sub("", text)))).translate(_TO_LATEX)
 
 
 def _raised(run: re.Match[str]) -> str:

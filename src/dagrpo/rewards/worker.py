@@ -23,7 +23,7 @@ from typing import Any, TextIO
 
 from math_verify import LatexExtractionConfig, parse, verify
 from math_verify.parser import normalize_latex, parse_latex_cached
-from sympy import And, Eq, Expr, Float, Ne, cancel, nan, simplify
+from sympy import And, Eq, Expr, Float, Ne, Rational, cancel, nan, simplify
 from sympy.core.relational import Relational
 
 from dagrpo.rewards.comparing import same
@@ -32,7 +32,7 @@ from dagrpo.rewards.worker_process import Comparison
 
 GRACE_SECONDS = 1.0
 STACK_BYTES = 256 << 20
-EXACT_DIGITS = 50  # after which two numbers are one
+EXACT_DIGITS = 400  # of two exact numbers, relative to their size; after these they are one
 DEEPEST_RECURSION = 50_000  # beyond it the stack ends, and the process with it
 WARM_UP = (
     r"\frac{1}{2}",
@@ -158,19 +158,19 @@ def _verified(gold: Sequence[Any], target: Sequence[Any]) -> bool:
 
 
 def _differ_in_some_digit(gold: Sequence[Any], target: Sequence[Any]) -> bool:
-    r"""Return True if two exact numbers differ, as `\sqrt{2}` and `\sqrt{2}+10^{-20}` do: math-verify compares their first digits."""
+    r"""Return True if two exact numbers differ, as `\sqrt{2}` and `\sqrt{2}+10^{-20}` do: math-verify compares their first digits.
+
+    The difference is computed until two of its digits are certain: one that cancels to EXACT_DIGITS has none, and is 0.
+    """
     if len(gold) != 1 or len(target) != 1 or not all(map(_is_exact, (gold[0], target[0]))):
         return False
-    first, second = (each.evalf(EXACT_DIGITS) for each in (gold[0], target[0]))
-    return bool(abs(first - second) > max(abs(first), 1) * 10.0 ** (2 - EXACT_DIGITS))
+    first, second = (each.xreplace({f: Rational(str(f)) for f in each.atoms(Float)}) for each in (gold[0], target[0]))
+    parts = (first - second).evalf(2, maxn=EXACT_DIGITS).as_real_imag()
+    return any(isinstance(part, Float) and part._prec > 1 and part != 0 for part in parts)
 
 
 def _is_exact(expression: Any) -> bool:
-    return (
-        isinstance(expression, Expr)
-        and bool(expression.is_number and expression.is_finite)
-        and not expression.has(Float)
-    )
+    return isinstance(expression, Expr) and bool(expression.is_number and expression.is_finite)
 
 
 @lru_cache(maxsize=64)

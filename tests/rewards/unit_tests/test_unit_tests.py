@@ -152,6 +152,8 @@ def test_an_input_of_a_megabyte_arrives_whole(share: Share) -> None:
         ("0.34", "0.33", False),
         ("1.0", "1", False),  # a whole number is expected
         ("nan", "1.0", False),
+        ("1_0.0", "10.0", False),  # Python's spelling of a number, and no other program's
+        ("10.0", "1_0.0", False),
         ("", "1", False),
     ],
 )

@@ -210,7 +210,12 @@ def _same_word(word: str, expected: str) -> bool:
     if word == expected:
         return True
     try:
-        return "." in expected and len(word) <= LONGEST_NUMBER and _close(float(word), float(expected))
+        return (
+            "." in expected
+            and "_" not in word + expected
+            and len(word) <= LONGEST_NUMBER
+            and _close(float(word), float(expected))
+        )
     except ValueError:
         return False
 
