@@ -51,7 +51,7 @@ _tools = ("code_interpreter",)
 
 TASKS = (
     _task("aime_2024", AIME_2024, prompt_tokens=141),
-    _task("aime_2025", AIME_2025, prompt_tokens=209),
+    _task("aime_2025", AIME_2025, prompt_tokens=208),
     _task("aime_2024_tool", AIME_2024, tools=_tools),
     _task("aime_2025_tool", AIME_2025, tools=_tools),
 )
