@@ -102,8 +102,6 @@ class ServerPool(SessionServers):
 
     def _sync_tensors(self, buckets: Iterator[Bucket]) -> None:
         """Load weights into every server, bucket by bucket. After an error no server counts as having the new version."""
-        if self._leaves:
-            torch.cuda.empty_cache()
         if self._group is not None:
             self._loop.run(self._find_again())
             self._form(self._group)

@@ -1,7 +1,7 @@
 """The memory of stages that train or sample, on device and host."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dagrpo.config.schema import Params
 from dagrpo.engine import engine_of
@@ -109,13 +109,27 @@ def _train(params: Params, models: Models, *, on_gpu: bool) -> StageMemory:
         together = (*ranks, *(server for _, server in servers), *synced)
         return StageMemory(stage=train.STAGE.name, on_device=together)
     return StageMemory(
-        stage=train.STAGE.name, on_device=_fullest_gpu(ranks, servers), on_host=(*_loading(models.policy), *synced)
+        stage=train.STAGE.name,
+        on_device=_fullest_gpu(ranks, servers, _gathered(params, models.policy)),
+        on_host=(*_loading(models.policy), *synced),
     )
 
 
-def _fullest_gpu(ranks: Sequence[Memory], servers: Sequence[tuple[EngineConfig, Memory]]) -> tuple[Memory, ...]:
-    """Return what is on the fullest GPU at its fullest: the policy's in the update or while it samples, or one of a server alone."""
-    updating, sampling = [*ranks], [process.only(AT_REST) for process in ranks]
+def _gathered(params: Params, shape: Shape) -> Item:
+    """Return what a process gathers for the engine, and still caches when a server's key-value cache comes back."""
+    largest = shape.text.vocab_size * shape.text.hidden_size * BYTES[params.rollout.dtype]
+    bucket = max(engine_of(params.runtime.engine).footprint.sync_bytes, largest)
+    return Item(name="weights on their way", bytes=bucket + largest, how="a bucket, and the largest tensor gathered for it")
+
+
+def _fullest_gpu(
+    ranks: Sequence[Memory], servers: Sequence[tuple[EngineConfig, Memory]], gathered: Item
+) -> tuple[Memory, ...]:
+    """Return what is on the fullest GPU at its fullest: the policy's in the update or beside the server that has come back, or one of
+    a server alone. Between updates a process returns what it caches (trainer/sync/weight_sync.py).
+    """
+    resting = [process.only(AT_REST) for process in ranks]
+    updating, sampling = [*ranks], [replace(process, items=(*process.items, gathered)) for process in resting]
     alone = [[server] for config, server in servers if config.own_gpus or config.nodes]
     for config, server in servers:
         if not (config.own_gpus or config.nodes):

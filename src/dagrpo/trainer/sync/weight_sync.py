@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+import torch
+
 from dagrpo.checkpoints.gather import GatheredWeights
 from dagrpo.checkpoints.modelling import PreTrainedModel
 from dagrpo.checkpoints.tensors import NAMED_DTYPES, JointTensors, StateTensors, Tensors, total_bytes
@@ -56,6 +58,8 @@ class PolicyWeights:
         self._weights = GatheredWeights(model, dtype, world, merges=able is None)
         self._after_steps = self._weights if able is None else GatheredAdapter(model, lora.rank, dtype, world, able)
         self._stale = run.training.staleness > 0
+        self._world = world
+        self._shares_gpus = run.runtime.engine.release_memory
 
     @contextmanager
     def opening(self) -> Iterator[Opening]:
@@ -69,19 +73,27 @@ class PolicyWeights:
 
     def give_all_parts(self) -> None:
         """Contribute this rank's parts, in the order in which `opening` reads on rank 0, while an engine is opened."""
-        self._after_steps.give_parts()
+        self.give_parts()
         if self._form is not None:
             self._weights.give_parts()
 
     @contextmanager
     def reading(self) -> Iterator[Tensors]:
         """Yield the tensors of a weight sync, on rank 0, while the other ranks run `give_parts`."""
+        self._return_unused_memory()
         with self._after_steps.reading() as tensors:
             yield self._frozen_if_stale(tensors)
 
     def give_parts(self) -> None:
         """Contribute this rank's parts to a weight sync, on every rank but 0."""
+        self._return_unused_memory()
         self._after_steps.give_parts()
+
+    def _return_unused_memory(self) -> None:
+        """Return the GPU memory that torch caches, on every rank, before any server comes back to its GPU."""
+        if self._shares_gpus:
+            torch.cuda.empty_cache()
+            self._world.barrier()
 
     def _frozen_if_stale(self, tensors: Tensors) -> Tensors:
         """Return a copy if staleness is on: the engine may sample with these weights while the policy is updated."""
