@@ -5,6 +5,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 import torch
@@ -27,7 +28,7 @@ def test_every_rank_returns_its_memory_before_a_server_comes_back(inputs: tuple[
 class Timed(runs.ScriptedEngine):
     """Notes when it gets weights."""
 
-    loads: list[float] = []
+    loads: ClassVar[list[float]] = []
 
     def load(self, weights: Tensors, version: str) -> None:
         self.loads.append(time.monotonic())  # one clock for all processes

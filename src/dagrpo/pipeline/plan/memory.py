@@ -119,7 +119,9 @@ def _gathered(params: Params, shape: Shape) -> Item:
     """Return what a process gathers for the engine, and still caches when a server's key-value cache comes back."""
     largest = shape.text.vocab_size * shape.text.hidden_size * BYTES[params.rollout.dtype]
     bucket = max(engine_of(params.runtime.engine).footprint.sync_bytes, largest)
-    return Item(name="weights on their way", bytes=bucket + largest, how="a bucket, and the largest tensor gathered for it")
+    return Item(
+        name="weights on their way", bytes=bucket + largest, how="a bucket, and the largest tensor gathered for it"
+    )
 
 
 def _fullest_gpu(
