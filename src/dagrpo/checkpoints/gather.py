@@ -16,6 +16,7 @@ from dagrpo.checkpoints.tensors import StateTensors, Tensors, TensorSpec
 from dagrpo.core.errors import UserError
 from dagrpo.utils.distributed import World
 
+_FREE = ""  # in place of a tensor's name: every rank returns its cached GPU memory
 _OWNERS_KEPT = 2  # of expert weights, two of the model's tensors are read alternately
 
 
@@ -74,7 +75,16 @@ class GatheredWeights:
         assert not self._world.is_rank_zero
         self._state = own_state(self._model)
         while (owner := self._world.broadcast()) is not None:
-            self._whole(owner)
+            if owner == _FREE:
+                self._world.free_cached()
+            else:
+                self._whole(owner)
+
+    def free_cached(self) -> None:
+        """Return every rank's cached GPU memory, on rank 0, inside `reading`: a server on one of their GPUs needs it next."""
+        self._kept.clear()
+        self._world.broadcast(_FREE)
+        self._world.free_cached()
 
     def read(self, name: str) -> Tensor:
         """Return the whole tensor, on rank 0, inside `reading`."""
@@ -118,3 +128,11 @@ class GatheredWeights:
 
     def _in_type(self, tensor: Tensor) -> Tensor:
         return tensor.to(self._dtype) if tensor.is_floating_point() else tensor
+
+
+def free_cached(weights: Tensors) -> None:
+    """Return the cached GPU memory of all ranks that hold parts of these weights; of whole ones, this process's."""
+    if isinstance(weights, GatheredWeights):
+        weights.free_cached()
+    else:
+        torch.cuda.empty_cache()

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import torch
 
+from dagrpo.checkpoints.gather import free_cached
 from dagrpo.checkpoints.tensors import Tensors
 from dagrpo.core.types import Completion, SamplingRequest, ScoringRequest
 from dagrpo.engine.background import BackgroundLoop, all_of
@@ -93,14 +94,14 @@ class ServerPool(SessionServers):
         """Load these weights, or this adapter, into every server, and check that all later answers come from them."""
         self._version = new_version(version)
         if self._buckets is not None and self._adapters is None:
-            self._sync_tensors(self._buckets(weights))
+            self._sync_tensors(weights, self._buckets(weights))
             return
         folder = self._folder.write(weights) if self._adapters is None else self._adapters.write(weights, self._version)
         if self._leaves:
-            torch.cuda.empty_cache()  # servers come back to the same GPU, where this process keeps what it has freed
+            free_cached(weights)  # servers come back to the same GPUs, where the ranks keep what they have freed
         self._loop.run(self._load_everywhere(folder))
 
-    def _sync_tensors(self, buckets: Iterator[Bucket]) -> None:
+    def _sync_tensors(self, weights: Tensors, buckets: Iterator[Bucket]) -> None:
         """Load weights into every server, bucket by bucket. After an error no server counts as having the new version."""
         if self._group is not None:
             self._loop.run(self._find_again())
@@ -110,7 +111,7 @@ class ServerPool(SessionServers):
         if torch.cuda.is_available():
             torch.cuda.ipc_collect()  # type: ignore[no-untyped-call] # frees what servers have closed
         if self._leaves:
-            torch.cuda.empty_cache()  # of the buckets: now the servers' key-value caches come back
+            free_cached(weights)  # of the buckets: now the servers' key-value caches come back
         self._everywhere(lambda server: server.end_sync())
         self._cache_is_empty = True
         self._server_of.clear()

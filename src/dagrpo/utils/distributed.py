@@ -103,6 +103,11 @@ class World:
         """Return when every rank has called this."""
         self.all_reduce(torch.zeros(1))
 
+    def free_cached(self) -> None:
+        """Return every rank's cached GPU memory to its GPU, which a server may share; wait for all ranks."""
+        torch.cuda.empty_cache()
+        self.barrier()
+
     def of_another_thread(self) -> "World":
         """Return the same ranks for another thread, whose collectives on the CPU cannot mix with those of this one."""
         return self if self.size == 1 else replace(self, patient=_patient_group())

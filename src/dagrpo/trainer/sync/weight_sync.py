@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-import torch
-
 from dagrpo.checkpoints.gather import GatheredWeights
 from dagrpo.checkpoints.modelling import PreTrainedModel
 from dagrpo.checkpoints.tensors import NAMED_DTYPES, JointTensors, StateTensors, Tensors, total_bytes
@@ -59,7 +57,7 @@ class PolicyWeights:
         self._after_steps = self._weights if able is None else GatheredAdapter(model, lora.rank, dtype, world, able)
         self._stale = run.training.staleness > 0
         self._world = world
-        self._shares_gpus = run.runtime.engine.release_memory
+        self._shares_gpus = run.runtime.engine.release_memory or run.runtime.reward_model.release_memory
 
     @contextmanager
     def opening(self) -> Iterator[Opening]:
@@ -92,8 +90,7 @@ class PolicyWeights:
     def _return_unused_memory(self) -> None:
         """Return the GPU memory that torch caches, on every rank, before any server comes back to its GPU."""
         if self._shares_gpus:
-            torch.cuda.empty_cache()
-            self._world.barrier()
+            self._world.free_cached()
 
     def _frozen_if_stale(self, tensors: Tensors) -> Tensors:
         """Return a copy if staleness is on: the engine may sample with these weights while the policy is updated."""
