@@ -169,6 +169,14 @@ def test_a_server_that_leaves_shares_the_device_with_a_process_at_rest_alone(sha
     assert [memory.what for memory in in_turns.on_device] == ["training process", "rollout server"]
 
 
+def test_a_server_that_comes_back_adds_to_what_a_process_at_rest_keeps_and_has_gathered(shape: Shape) -> None:
+    leaves = {"runtime": {"engine": {"release_memory": True, "max_total_tokens": 1 << 20}}}
+    (train, _) = stages(qwen3(leaves), Models(policy=shape), on_gpu=True)
+    process, server = train.on_device
+    assert process.total == 12 * WEIGHTS + process.of("the process itself") + 2 * 4 * HEAD
+    assert server.of("key-value cache") > 100 * GIBIBYTE
+
+
 def test_on_a_cpu_nothing_leaves(shape: Shape) -> None:
     models, leaves = Models(policy=shape), {"runtime": {"engine": {"release_memory": True}}}
     assert stages(qwen3(leaves), models, on_gpu=False)[0].total == stages(qwen3(), models, on_gpu=False)[0].total
