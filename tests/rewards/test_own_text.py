@@ -8,7 +8,7 @@ from tests.rewards.conftest import FACTOR, Growth
 
 from dagrpo.rewards.config import Reward
 from dagrpo.rewards.grading import Grader
-from dagrpo.rewards.own_text import own_text
+from dagrpo.rewards.own_text import answer_text, own_text
 
 ECHOES = (
     "<tool_response>\n{}\n</tool_response>",
@@ -68,6 +68,53 @@ def test_the_form_is_looked_for_in_the_policys_own_text(grader: Grader) -> None:
     tried = attempt(text="<tool_response>#### 18</tool_response>", ground_truth="18", verifier="gsm8k", tokens=(9,))
     reward = Reward.model_validate({"components": {"format": {}}})
     assert scores([tried], reward, grader)[0].reward == 0.0
+
+
+THOUGHTS = (
+    ("<think>{wrong}</think>{right}", True),
+    ("<think>\n{wrong}\n</think>\n\n{right}", True),
+    ("{wrong}\n</think>\n\n{right}", True),  # the prompt has opened it
+    ("<think></think>{right}", True),
+    ("<THINK>{wrong}</Think>{right}", True),
+    ("<think>{wrong}</think>{right}\n<think>{wrong}", False),
+    ("<think>{wrong}</think>hm {wrong} </think>{right}", True),
+    ("<think>{right}", False),
+    ("Sure.\n<think>{right}", False),
+    ("<think>{right}</think>", False),
+    ("{right}</think>", False),
+    ("<think>{right}</think>{wrong}", False),
+)
+DRAFTS = (
+    *((name, right, right.replace("18", "17"), truth) for name, right, truth in ANSWERS[:4]),
+    ("countdown", "<answer>9 + 9</answer>", "<answer>9 + 8</answer>", ANSWERS[4][2]),
+    ("geo3k", "\\boxed{18}", "\\boxed{17}", "18"),
+    ("substring_match", "<answer>18</answer>", "<answer>17</answer>", '["18"]'),
+    ("choice", "The answer is (C).", "The answer is (B).", "C"),
+    ("ifeval", "No comma here", "Okay, so", '[["punctuation:no_comma", {}]]'),
+)
+
+
+@pytest.mark.parametrize(("thought", "right"), THOUGHTS)
+@pytest.mark.parametrize(("verifier", "answer", "draft", "truth"), DRAFTS)
+def test_a_thought_is_no_answer(
+    verifier: str, answer: str, draft: str, truth: str, thought: str, right: bool, grader: Grader
+) -> None:
+    for extractor in ("strict", "flexible"):
+        (judged,) = grader.judge([thought.format(right=answer, wrong=draft)], [truth], [verifier], extractor)
+        assert (judged.verdict == "right") is right
+
+
+def test_a_program_in_a_thought_is_none_and_one_that_writes_the_tag_stays_whole() -> None:
+    program = "```python\nprint(input().split('</think>')[1])\n```"
+    assert answer_text(f"<think>```python\nprint(2)\n```</think>\n{program}") == f"\n{program}"
+    assert answer_text("<think>```python\nprint(2)\n```") == ""
+
+
+def test_only_the_form_that_asks_for_a_thought_reads_it(grader: Grader) -> None:
+    reward = Reward.model_validate({"components": {"format": {}}})
+    geo3k = attempt(text="<think>half</think>\\boxed{2}", ground_truth="2", verifier="geo3k", tokens=(9,))
+    boxed = attempt(text="<think>\\boxed{2}</think> It is 2.", ground_truth="2", verifier="math", tokens=(9,))
+    assert [score.reward for score in scores([geo3k, boxed], reward, grader)] == [1.0, 0.0]
 
 
 @given(st.text(alphabet="<>abt|[]`/_16=3 \n"))

@@ -19,7 +19,7 @@ from dagrpo.core.types import EXCLUDED, Score, Verdict
 from dagrpo.rewards.components import COMPONENTS, OpenComponent, RewardModel, Weighted, value_of
 from dagrpo.rewards.config import Reward
 from dagrpo.rewards.latex import for_math_verify, no_latex
-from dagrpo.rewards.own_text import own_text
+from dagrpo.rewards.own_text import answer_text
 from dagrpo.rewards.pool import WorkerPool
 from dagrpo.rewards.reporting import verdict_of
 from dagrpo.rewards.scorers import Scorer
@@ -115,7 +115,7 @@ class Grader:
                 scores.append(_by_report(reported[row] if reported else {}, name))
                 continue
             if known[name].parts:
-                scores.append(_by_parts(known[name], own_text(text), truth, extractor, row))
+                scores.append(_by_parts(known[name], answer_text(text), truth, extractor, row))
                 continue
             answer, verdict = _judge_fast(known[name], text, truth, extractor, row)
             if verdict is None and answer is not None and known[name].tests:
@@ -216,7 +216,7 @@ def _judge_fast(
     verifier: Verifier, text: str, truth: str, extractor: Extractor, row: int
 ) -> tuple[str | None, Verdict | None]:
     """Return the answer, and its verdict unless math-verify decides."""
-    answer = verifier.extract(own_text(text), extractor)
+    answer = verifier.extract(answer_text(text), extractor)
     if answer is None:
         return None, "missing"
     if extractor == "exact" and verifier.literal:

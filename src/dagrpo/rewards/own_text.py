@@ -30,6 +30,8 @@ _CLOSINGS = {
     "fence": "```",
     "instruction": "[/INST]",
 }
+_QUOTE = "[\"'`]"
+_THOUGHT = re.compile(rf"(?!(?<={_QUOTE})</?think(?:ing)?>{_QUOTE})<(/?)think(?:ing)?>", re.IGNORECASE)
 _may_hold = re.compile(r"<[A-Za-z|\uff5c]").search  # all marks but two begin so; GSM8K's <<16-3=13>> do not
 
 
@@ -52,6 +54,24 @@ def own_text(text: str) -> str:
         position = limit if end < 0 else end + len(closing)
         opening = following
     return "\n".join([*own, text[position:]]) if own else text
+
+
+def answer_text(text: str) -> str:
+    """Return the policy's own text without its thoughts, in linear time.
+
+    A thought extends from `<think>`, or from the beginning where the prompt has opened it, to `</think>`.
+    A text that was cut off in one has no answer.
+    Tags in quotes are ordinary text, such as a program's.
+    """
+    answer, start = [], 0
+    own, thinking = own_text(text), False
+    for tag in _THOUGHT.finditer(own):
+        if tag[1] and not thinking:
+            answer.clear()
+        elif not thinking:
+            answer.append(own[start : tag.start()])
+        start, thinking = tag.end(), not tag[1]
+    return "" if thinking else "".join([*answer, own[start:]])
 
 
 def _closing(opening: re.Match[str]) -> str:

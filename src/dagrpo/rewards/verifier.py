@@ -54,6 +54,7 @@ class Verifier:
     # Verifiers of the tasks whose ground truths it reads beside its own tasks'; None: perhaps those of any task.
     reads_truths_of: tuple[str, ...] | None = None
     judges: bool = True  # False: a task without right answers, which cannot be scored
+    asks_for_thought: bool = False  # `formatted` gets the text with its thoughts, `extract` without
     literal: bool = False  # extractor exact compares texts character by character, without `equal`
 
     @property

@@ -219,9 +219,14 @@ def trajectory_of(
 
 
 def _graded(chat: ChatFormat, last: Turn | None) -> str:
-    """Return the last turn as written, but without its calls, if any: an argument is no answer."""
+    """Return the last turn as written, without its calls (an argument is no answer), and with a `<think>` that its prompt opened."""
     if last is None:
         return ""
     if last.answer.calls or last.answer.is_whole:
         return last.answer.content
-    return chat.text(last.completion.token_ids)
+    text, answer = chat.text(last.completion.token_ids), last.answer
+    if not answer.thinking or text.lstrip().startswith("<think>"):
+        return text
+    if "</think>" in text or not answer.content.strip():
+        return f"<think>{text}"  # which the prompt has opened
+    return answer.content  # of a family that marks thoughts by special tokens

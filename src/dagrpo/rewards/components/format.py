@@ -2,7 +2,7 @@
 
 from dagrpo.core.trajectory import GradedTrajectory
 from dagrpo.rewards.components import Component, Weighted
-from dagrpo.rewards.own_text import own_text
+from dagrpo.rewards.own_text import answer_text, own_text
 from dagrpo.rewards.verifiers import get_verifier
 
 
@@ -12,7 +12,9 @@ class Config(Weighted):
 
 def format(graded: GradedTrajectory, config: Config) -> float:
     """Return 1 or 0, by the verifier that judged. Gamed by the form without an answer: keep the weight far below accuracy's."""
-    return float(get_verifier(graded.score.verifier).formatted(own_text(graded.trajectory.text)))
+    verifier = get_verifier(graded.score.verifier)
+    read = own_text if verifier.asks_for_thought else answer_text
+    return float(verifier.formatted(read(graded.trajectory.text)))
 
 
 COMPONENT = Component(config=Config, function=format, limits=lambda config: (0.0, 1.0))

@@ -23,4 +23,6 @@ def formatted(text: str) -> bool:
     return True
 
 
-VERIFIER = Verifier(name="geo3k", extract=extract, equal=equal, formatted=formatted, check=check, same=equal)
+VERIFIER = Verifier(
+    name="geo3k", extract=extract, equal=equal, formatted=formatted, check=check, same=equal, asks_for_thought=True
+)
