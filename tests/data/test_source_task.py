@@ -10,6 +10,7 @@ import pytest
 from dagrpo.core.types import Row
 from dagrpo.data import source_task
 from dagrpo.data.config import Data
+from dagrpo.data.datasets import aime, dapo
 from dagrpo.data.raw_row import RawRow
 from dagrpo.data.source import Place, RawFile, Source
 from dagrpo.data.source_task import sourced_task
@@ -133,3 +134,18 @@ def _place_of(folder: Path, rows: Mapping[str, int]) -> Place:
         path.write_text("".join(f'{{"question": "{split} {i}"}}\n' for i in range(count)))
         files[split] = [RawFile(name=path.name, label=path.name, fetch=partial(Path, path))]
     return Place(files=files, origin="hub", revision="0" * 40)
+
+
+def test_dapo_and_aime_have_the_names_that_verls_own_reward_accepts() -> None:
+    """Those of its default_compute_score: `math_dapo`, and whatever begins with `aime`."""
+    assert (dapo.SOURCE.scored_as, aime.AIME_2024.scored_as, aime.AIME_2025.scored_as) == (
+        "math_dapo",
+        "aime_2024",
+        "aime_2025",
+    )
+
+
+@pytest.mark.usefixtures("two_files")
+def test_a_row_has_the_name_that_verl_knows_where_the_source_has_one() -> None:
+    row = _task(replace(_source(), scored_as="math_dapo")).load(Data()).splits["train"][0]
+    assert row.data_source == "math_dapo"

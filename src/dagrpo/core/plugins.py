@@ -194,6 +194,8 @@ class Plugins(Generic[T]):
             return importlib.import_module(module)
         except Terminated:
             raise
+        except UserError as error:
+            raise UserError(f"`{name}`: {error}") from error
         except (Exception, SystemExit) as error:  # other people's code may raise anything
             raise UserError(
                 f"`{name}` is not {_a(self.what)} that can be imported ({type(error).__name__}: {error}{_raised_at(error)}): correct "

@@ -1,9 +1,13 @@
 """Frozen records that cross a package boundary."""
 
+import dataclasses
+import sys
 from array import array
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
+
+from dagrpo.core.errors import UserError
 
 Verdict = Literal["right", "wrong", "missing", "unverifiable"]
 CallStatus = Literal[
@@ -62,6 +66,38 @@ class Row:
     verifier: str = "gsm8k"  # the plug-in of rewards/verifiers that compares an answer with the ground truth
     tools: tuple[str, ...] = ()  # names of the tools that the policy may call (tools/)
     interaction: str = ""  # name of the simulated user that answers each of the policy's turns; "": none
+
+    def __post_init__(self) -> None:
+        """Raise UserError, with the line that makes the row, for a field of another type: a task may be a plug-in's."""
+        for name in _TEXTS:
+            if not isinstance(value := getattr(self, name), str):
+                raise _wrong(name, value, "a text")
+        if not _are(self.prompt, Mapping) or not all(
+            isinstance(message.get(key), str) for message in self.prompt for key in ("role", "content")
+        ):
+            raise _wrong("prompt", self.prompt, "chat messages, as `chat(question)` of dagrpo.data.task returns them")
+        if not _are(self.images, bytes):
+            raise _wrong("images", self.images, "a tuple of the bytes of pictures")
+        if not _are(self.tools, str):
+            raise _wrong("tools", self.tools, 'a tuple of names, such as ("calculator",)')
+
+
+_TEXTS = ("question", "answer", "ground_truth", "ability", "task", "split", "data_source", "verifier", "interaction")
+
+
+def _are(values: object, kind: type) -> bool:
+    return isinstance(values, tuple | list) and all(isinstance(value, kind) for value in values)
+
+
+def _wrong(field: str, value: object, right: str) -> UserError:
+    """Return the error of a row's field, with the nearest line outside of dataclasses that made the row."""
+    frame = sys._getframe(2)
+    while frame.f_back is not None and frame.f_code.co_filename in ("<string>", dataclasses.__file__):
+        frame = frame.f_back
+    place = f"{frame.f_code.co_filename}, line {frame.f_lineno}"
+    return UserError(
+        f"{place}: a row's `{field}` is {repr(value)[:60]} ({type(value).__name__}), not {right}: correct it."
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

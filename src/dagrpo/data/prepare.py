@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from dagrpo.core.errors import UserError
+from dagrpo.core.errors import UserError, place_of_code
 from dagrpo.core.section import Section
 from dagrpo.core.types import Row
 from dagrpo.data.card import Card
@@ -66,7 +66,10 @@ def prepare(
     """
     if task in (train, *evaluate):
         require_model_for(get_task(task), model)
-    task_rows = get_task(task).load(params)
+    task_rows: object = get_task(task).load(params)
+    if not isinstance(task_rows, TaskRows):
+        place = place_of_code(get_task(task).load)
+        raise UserError(f"task {task}: `load` ({place}) returned {repr(task_rows)[:60]}, not TaskRows: correct it.")
     require_tools_of_task(get_task(task), task_rows)
     others = [name for name in evaluate if name != task] if task_rows.splits["train"] else []
     tests = {name: _test_split(name, params) for name in others}

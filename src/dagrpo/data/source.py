@@ -36,6 +36,7 @@ class Source:
     rows: Mapping[str, int] = field(default_factory=dict)
     copies: Sequence[str] = ()  # rows that agree in these fields are copies of one; (): every row stands for itself
     untested: bool = False  # written from the data set's description: no real row of it has been read by its task
+    scored_as: str = ""  # its rows' `data_source`, where verl's own reward knows another name; "": the repository
     sampled: bool = False  # too large to be read whole: reading ends with data.max_train + data.held_out problems
 
     @property

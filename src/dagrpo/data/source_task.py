@@ -157,7 +157,7 @@ def _completed(task: Task, source: Source, raw: RawRow, row: Row, split: str, in
         task=task.name,
         split=split,
         index=index,
-        data_source=source.repository,
+        data_source=source.scored_as or source.repository,
         verifier=task.verifier,
         tools=task.tools,
         interaction=task.interaction,

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from dagrpo.core.errors import UserError, require_arguments
 from dagrpo.core.plugins import Plugins
 from dagrpo.core.types import Row
 from dagrpo.data.source import Source
@@ -47,6 +48,17 @@ class Task:
     source: Source | None = None  # None: the rows are generated, or a plug-in of one's own reads them
     # Mean tokens of a prompt by Qwen3's tokenizer and chat template, for `dagrpo plan` before data are prepared; None: not counted.
     prompt_tokens: int | None = None
+
+    def __post_init__(self) -> None:
+        """Raise UserError, with file and line, for a `load` that takes other arguments, or `tools` that are no tuple."""
+        require_arguments("load", self.load, "params")
+        if self.load_tests is not None:
+            require_arguments("load_tests", self.load_tests, "params")
+        tools: object = self.tools
+        if isinstance(tools, str):
+            raise UserError(
+                f"task {self.name}: `tools` is {self.tools!r}, not a tuple of names: write ({self.tools!r},)."
+            )
 
     @property
     def oracle(self) -> bool:

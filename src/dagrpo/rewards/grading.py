@@ -12,7 +12,7 @@ from functools import lru_cache
 from types import TracebackType
 from typing import Self
 
-from dagrpo.core.errors import UserError
+from dagrpo.core.errors import UserError, place_of_code
 from dagrpo.core.section import Extractor
 from dagrpo.core.trajectory import GradedTrajectory, Trajectory
 from dagrpo.core.types import EXCLUDED, Score, Verdict
@@ -219,13 +219,23 @@ def _judge_fast(
     answer = verifier.extract(answer_text(text), extractor)
     if answer is None:
         return None, "missing"
+    if not isinstance(answer, str):
+        raise _wrong(verifier.name, "extract", verifier.extract, answer, "a text or None")
     if extractor == "exact" and verifier.literal:
         return answer, "right" if answer == truth else "wrong"
     try:
         equal = verifier.equal(answer, truth)
     except UserError as error:
         raise UserError(f"row {row}: {error}") from None
+    if equal not in (None, True, False):
+        raise _wrong(verifier.name, "equal", verifier.equal, equal, "True, False or None")
     return answer, None if equal is None else "right" if equal else "wrong"
+
+
+def _wrong(verifier: str, field: str, function: object, value: object, right: str) -> UserError:
+    """Return the error of a verifier's function that has returned another type."""
+    place = place_of_code(function)
+    return UserError(f"verifier {verifier}: `{field}` ({place}) returned {repr(value)[:60]}, not {right}: correct it.")
 
 
 # ---- rewards ----

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from dagrpo.core.errors import require_arguments
 from dagrpo.core.section import Extractor
 
 if TYPE_CHECKING:
@@ -56,6 +57,14 @@ class Verifier:
     judges: bool = True  # False: a task without right answers, which cannot be scored
     asks_for_thought: bool = False  # `formatted` gets the text with its thoughts, `extract` without
     literal: bool = False  # extractor exact compares texts character by character, without `equal`
+
+    def __post_init__(self) -> None:
+        """Raise UserError, with its file and line, for a function that takes other arguments."""
+        require_arguments("extract", self.extract, "text", "extractor")
+        require_arguments("equal", self.equal, "answer", "ground_truth")
+        require_arguments("formatted", self.formatted, "text")
+        require_arguments("check", self.check, "ground_truth")
+        require_arguments("same", self.same, "answer", "other")
 
     @property
     def votes(self) -> bool:

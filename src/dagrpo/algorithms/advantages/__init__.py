@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from dagrpo.algorithms.losses import LOSSES
 from dagrpo.algorithms.reward_batch import RewardBatch
-from dagrpo.core.errors import UserError
+from dagrpo.core.errors import UserError, require_arguments
 from dagrpo.core.plugin_sections import Choice
 from dagrpo.core.plugins import Plugins
 from dagrpo.rewards.components import lowest_reward
@@ -51,6 +51,10 @@ class Advantage(Generic[ConfigType]):
     refuses_penalty: Callable[[ConfigType], str | None] = _refuses_none
     # Raises UserError if the other parameters do not fit. Called when params.yaml has been parsed.
     check: Callable[[ConfigType, Params], None] = _takes_any
+
+    def __post_init__(self) -> None:
+        """Raise UserError, with its file and line, for a function that takes other arguments."""
+        require_arguments("function", self.function, "batch", "config")
 
 
 ADVANTAGES: Plugins[Advantage[Any]] = Plugins(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from dagrpo.algorithms.losses import LOSSES
 from dagrpo.algorithms.tokens import LOG_RATIO_LIMIT, TokenBatch
-from dagrpo.core.errors import UserError
+from dagrpo.core.errors import UserError, require_arguments
 from dagrpo.core.plugin_sections import Choice
 from dagrpo.core.plugins import Plugins
 
@@ -46,6 +46,10 @@ class Correction(Generic[ConfigType]):
     weighs: bool = True  # False for `none`; a loss that is anchored on the rollout refuses any other
     # Raises UserError if the other parameters do not fit. Called when params.yaml has been parsed.
     check: Callable[[ConfigType, Params], None] = _takes_any
+
+    def __post_init__(self) -> None:
+        """Raise UserError, with its file and line, for a function that takes other arguments."""
+        require_arguments("function", self.function, "batch", "config")
 
 
 CORRECTIONS: Plugins[Correction[Any]] = Plugins(

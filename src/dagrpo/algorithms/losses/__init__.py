@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from dagrpo.algorithms.aggregation import Aggregation
 from dagrpo.algorithms.tokens import MiniBatch, TokenBatch, TokenLoss
-from dagrpo.core.errors import UserError
+from dagrpo.core.errors import UserError, require_arguments
 from dagrpo.core.plugin_sections import Choice
 from dagrpo.core.plugins import Plugins
 
@@ -46,6 +46,10 @@ class Loss(Generic[ConfigType]):
     needs_teacher: bool = False  # reads TokenBatch.teacher_logprobs, and no advantages
     # Raises UserError if the other parameters do not fit. Called when params.yaml has been parsed.
     check: Callable[[ConfigType, Params], None] = _takes_any
+
+    def __post_init__(self) -> None:
+        """Raise UserError, with its file and line, for a function that takes other arguments."""
+        require_arguments("function", self.function, "batch", "config")
 
 
 LOSSES: Plugins[Loss[Any]] = Plugins(

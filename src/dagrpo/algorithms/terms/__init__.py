@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 from pydantic import Field
 
 from dagrpo.algorithms.tokens import TokenBatch, TokenLoss
-from dagrpo.core.errors import UserError
+from dagrpo.core.errors import UserError, require_arguments
 from dagrpo.core.plugins import Plugins
 from dagrpo.core.section import Factor, Section
 
@@ -50,6 +50,10 @@ class Term(Generic[ConfigType]):
     adapted: Callable[[float, float, ConfigType], Coefficient] | None = None
     # Raises UserError if the other parameters do not fit. Called when params.yaml has been parsed.
     check: Callable[[ConfigType, Params], None] = _takes_any
+
+    def __post_init__(self) -> None:
+        """Raise UserError, with its file and line, for a function that takes other arguments."""
+        require_arguments("function", self.function, "batch", "config")
 
 
 TERMS: Plugins[Term[Any]] = Plugins(

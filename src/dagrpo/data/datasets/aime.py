@@ -17,6 +17,7 @@ _ANSWER = re.compile(r"[0-9]{1,3}")
 
 AIME_2024 = Source(
     repository="Maxwell-Jia/AIME_2024",
+    scored_as="aime_2024",
     revision="8d88b2876a82a080e2f172cc9b25d0d9d2cb4792",
     hub_splits={"test": "train"},  # the hub knows one split and calls it train
     mirror_files={"test": "aime/aime_2024.jsonl"},
@@ -25,6 +26,7 @@ AIME_2024 = Source(
 )
 AIME_2025 = Source(
     repository="yentinglin/aime_2025",
+    scored_as="aime_2025",
     revision="6f71d77b0b89b9dabe07ab466c51df33f514df7f",
     hub_splits={"test": "train"},
     mirror_files={"test": "aime/aime_2025.jsonl"},

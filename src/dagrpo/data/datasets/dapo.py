@@ -14,6 +14,7 @@ from dagrpo.data.task import chat
 
 SOURCE = Source(
     repository="BytedTsinghua-SIA/DAPO-Math-17k",
+    scored_as="math_dapo",
     revision="65877096c24ffa7abc4e4fa5edb95cf3413a5674",
     hub_splits={"train": "train"},
     mirror_files={"train": "dapo/dapo_math_17k.parquet"},

@@ -3,14 +3,16 @@
 A component reads a trajectory and its verdict; its reward is still 0. Verifiers extract and compare answers (verifiers/).
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from numbers import Real
 from typing import TYPE_CHECKING, Annotated, Any, Generic, Protocol, Self, TypeVar
 
 from pydantic import Field, model_validator
 
-from dagrpo.core.errors import UserError
+from dagrpo.core.errors import UserError, place_of_code, require_arguments
 from dagrpo.core.plugin_sections import PluginName
 from dagrpo.core.plugins import Plugins
 from dagrpo.core.section import MOST_STEPS, Factor, Section
@@ -112,6 +114,11 @@ class Component(Generic[ConfigType]):
     # Always 0 with a verifier without tests or parts, which is refused; all tests are run, also after one that fails.
     needs_tests: bool = False
 
+    def __post_init__(self) -> None:
+        """Raise UserError, with its file and line, for a function that takes other arguments."""
+        if self.open is None:
+            require_arguments("function", self.function, "graded", "config")
+
 
 COMPONENTS: Plugins[Component[Any]] = Plugins(
     what="component",
@@ -139,7 +146,12 @@ def lowest_reward(components: Mapping[str, Weighted]) -> float | None:
 
 
 def value_of(name: str, graded: GradedTrajectory, config: Weighted) -> float:
-    """Return one component that asks no model, unweighted."""
+    """Return one component that asks no model, unweighted. Raises UserError if it is no finite number."""
     function = COMPONENTS.get(name).function
     assert function is not None, "it asks a model"
-    return function(graded, config)
+    value: object = function(graded, config)
+    if not isinstance(value, Real) or not math.isfinite(value):
+        raise UserError(
+            f"component {name} ({place_of_code(function)}) returned {repr(value)[:60]}, not a finite number: let it return a float."
+        )
+    return float(value)

@@ -7,6 +7,7 @@ keeps no state: the same dialogue gives the same reply.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from dagrpo.core.errors import require_arguments
 from dagrpo.core.plugins import Plugins
 from dagrpo.core.types import Row
 
@@ -19,6 +20,10 @@ class Interaction:
     reply: Callable[[Row, Sequence[str]], str | None]
     # It knows the ground truth, and tells: a score obtained with it says nothing about the policy.
     oracle: bool = False
+
+    def __post_init__(self) -> None:
+        """Raise UserError, with its file and line, for a function that takes other arguments."""
+        require_arguments("reply", self.reply, "row", "answers")
 
 
 INTERACTIONS: Plugins[Interaction] = Plugins(
