@@ -1,4 +1,4 @@
-"""The table of docs/gpu.md: published models on the hardware presets that have room for them, by the plan."""
+"""Tables of docs/gpu.md, by the plan: published models on the hardware presets with room for them, and rates beside published ones."""
 
 import json
 import sys
@@ -12,6 +12,7 @@ from transformers import AutoConfig
 from dagrpo.config.presets import composed
 from dagrpo.config.schema import Params
 from dagrpo.models.published import CONFIGS
+from dagrpo.pipeline.plan.gpu_passes import Tokens, pass_seconds
 from dagrpo.pipeline.plan.machine import Machine, machine_for
 from dagrpo.pipeline.plan.measured import Measured
 from dagrpo.pipeline.plan.models import Models
@@ -34,6 +35,24 @@ FITTING = {
     "qwen3_4b": ("h100_x2", "h200", "a100_x2", "l40s_x4"),
     "qwen3_8b": ("h100_x4", "h200_x2", "a100_x4"),
 }
+
+LLAMA, TITAN = "meta-llama/Llama-3.1-8B-Instruct", "torchtitan, docs/performance.md"
+# What was published, by whom, and its model, GPU, length, passes (as in `rate_of`) and whether layers are compiled.
+PUBLISHED = (
+    (
+        "Qwen3-0.6B, 1 x 16,384, recomputed, H100",
+        11_900,
+        "prime-rl, 559b447",
+        "Qwen/Qwen3-0.6B",
+        "H100",
+        16_384,
+        4,
+        True,
+    ),
+    ("Llama 3.1 8B, 8,192, 8 H100 of 500 W", 5_762, TITAN, LLAMA, "H100", 8192, 3, False),
+    ("the same, compiled", 6_667, TITAN, LLAMA, "H100", 8192, 3, True),
+    ("Llama 3 8B, 8,192, 64 A100", 2_973, TITAN, LLAMA, "A100", 8192, 3, True),
+)
 
 
 def repository_of(model: str) -> str:
@@ -81,6 +100,29 @@ def rows(folder: Path) -> Iterator[str]:
             )
 
 
+def rate_of(repository: str, card: str, length: int, *, passes: int, compiled: bool, folder: Path) -> float:
+    """Return the tokens per second of an update in bfloat16 on one GPU, of sequences of `length` tokens that are trained on whole.
+
+    passes: forward passes that it takes as long as: 3, with recomputation 4.
+    """
+    (folder / "config.json").write_text(json.dumps(CONFIGS[repository]))
+    shape = Shape.of(AutoConfig.from_pretrained(folder, local_files_only=True))
+    speed = speed_of(machine_for(card, None), composed(["qwen2_5_0_5b", "gsm8k", "grpo", "h100"], PRESETS))
+    assert speed is not None
+    tokens = Tokens(layers=1, head=1, attended=length)
+    return 1 / (passes * pass_seconds(shape, tokens, speed, speed.update, width=2, compiled=compiled))
+
+
+def published_rows(folder: Path) -> Iterator[str]:
+    """Yield the table of published rates."""
+    yield "| update in bfloat16 | published, tokens/s of a GPU | by | plan | plan / published |"
+    yield "|---|---|---|---|---|"
+    for what, published, source, repository, card, length, passes, compiled in PUBLISHED:
+        rate = rate_of(repository, card, length, passes=passes, compiled=compiled, folder=folder)
+        yield f"| {what} | {published:,} | {source} | {round(rate, -2):,.0f} | {rate / published:.2f} |"
+
+
 if __name__ == "__main__":
     with TemporaryDirectory() as name:
-        sys.stdout.writelines(f"{row}\n" for row in rows(Path(name)))
+        for table in (rows, published_rows):
+            sys.stdout.writelines(f"{row}\n" for row in table(Path(name)))

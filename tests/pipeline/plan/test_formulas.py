@@ -7,6 +7,7 @@ from tests.pipeline.plan.conftest import params_with, qwen3
 
 from dagrpo.engine import sglang
 from dagrpo.pipeline.plan.amounts import GIBIBYTE, Memory
+from dagrpo.pipeline.plan.gpu_passes import Tokens, pass_seconds
 from dagrpo.pipeline.plan.memory import server_memory, stages
 from dagrpo.pipeline.plan.models import Models, policy_shape
 from dagrpo.pipeline.plan.rates import Speed
@@ -276,3 +277,24 @@ def test_a_micro_batch_has_each_shared_prompt_once_beside_what_follows_it() -> N
     limits = params_with({"runtime": {"training": {"micro_batch_tokens": 1000}}})
     shared = MicroBatch.of_training(limits, lengths, share_prompts=True)
     assert (shared.sequences, shared.samples) == (32, 8)
+
+
+def test_a_pass_takes_the_time_of_its_products_its_attention_and_its_reading(shape: Shape) -> None:
+    """1,000 tokens of 100, each attended to by 28 layers x 16 heads x 128; a layer has 4 x 1024, 2 x (2048 + 2048) and 3 x 3072 results."""
+    speed = Speed(update=1.0, fine_tuning=1.0, sampling=1.0, bandwidth=1e12, cache_bandwidth=1.0, attention=0.5)
+    tokens = Tokens(layers=1000, head=600, attended=100)
+    products = 2 * ((WEIGHTS - HEAD) * 1000 + HEAD * 600) / 1e14
+    attention = 2 * 57_344 * 100 * 1000 / 0.5e14
+    layers = 2 * 28 * (4096 + 2 * 4096 + 9216) * 2 * 1000 / 1e12
+    logits = 28 * 151_936 * 600 / 1e12
+    found = [pass_seconds(shape, tokens, speed, 1e14, width=2, compiled=each) for each in (True, False)]
+    assert found == pytest.approx([products + attention + each * layers + logits for each in (1, 4)])
+
+
+def test_processes_of_a_machine_send_each_other_weights_and_gradients(shape: Shape) -> None:
+    """Of 8, each receives seven eighths: per pass the weights twice in bfloat16, and float32 gradients."""
+    runtime = {"processes": 8, "micro_batch_size": 1, "reduce_gradients": "each_micro_batch"}
+    params = qwen3({"runtime": {"training": runtime}, "training": {"dtype": "bfloat16"}})
+    process = of_train(params, Models(policy=shape), gpu=True)
+    assert process.bytes_on_links(1, 1.0) == process.passes.batch.number * 8 * WEIGHTS * 7 / 8
+    assert of_train(qwen3(), Models(policy=shape), gpu=True).bytes_on_links(1, 1.0) == 0

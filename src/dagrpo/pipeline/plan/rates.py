@@ -16,15 +16,24 @@ from dagrpo.pipeline.plan.machine import Machine
 from dagrpo.pipeline.record import STATES
 from dagrpo.utils.gpu_specs import Gpu
 
-# Shares of a GPU's data sheet that programs reach. None was measured here on a GPU.
-UPDATE_SHARE = 0.45  # of the peak, in an update, recomputation included
+# Shares of a GPU's data sheet that programs reach. None was measured here on a GPU: an A100 reaches a larger share of its peak than
+# others (torchtitan, docs/performance.md: Llama 3 8B at 58% on A100s, 33% to 39% on H100s), and flash attention 2 reaches 35% on an H100
+# (arXiv 2407.08608, section 1), on others about half (arXiv 2307.08691, section 4).
+PRODUCT_SHARE, PRODUCT_SHARE_A100 = 0.55, 0.7  # of the peak, in the products of an update
+ATTENTION_SHARE, ATTENTION_SHARE_HOPPER = 0.5, 0.35  # of the peak, in its attention
 PREFILL_SHARE = 0.3  # of the peak, in taking prompts in
 READ_SHARE = 0.5  # of the bandwidth, in decoding
+STREAM_SHARE = 0.7  # of the bandwidth, between the products of an update
 CPU_SHARE = 0.7  # of the timed product, of what an update reaches
 SIDE = 1024  # of the matrices
 SECONDS = 0.7  # of the calls for each figure, long enough for another process to have paused
 READ_BYTES = 1 << 27
 WRITTEN_BYTES = 1 << 26
+# Bytes per second between two GPUs of a machine, in each direction: of NVLink by the data sheets and the share that collectives reach,
+# and else of PCIe 4.0 x16 through the host.
+NVLINK = {"H100": 450e9, "H200": 450e9, "B200": 900e9, "A100": 300e9, "A100-SXM4-40GB": 300e9}
+NVLINK_SHARE = 0.7
+PCIE = 20e9
 # Bytes per second of a disk, and of sha256 on one thread, where they are not measured.
 WRITE, DIGEST = 0.6e9, 1.6e9
 # Of a server on a CPU, from SmolLM2-135M with 16 requests of 110 to 174 tokens: what attention gathers of the cache in a second,
@@ -42,6 +51,9 @@ class Speed:
     sampling: float  # FLOPs per second of the server in its dtype
     bandwidth: float  # bytes per second, of weights that decoding reads
     cache_bandwidth: float  # the same of keys and values
+    attention: float = 1.0  # share of the rate of products that attention reaches
+    streaming: float = 1.0  # `bandwidth` times this is reached between the products of an update
+    link: float = PCIE  # bytes per second between devices of a machine
     write: float = WRITE  # bytes per second, to the disk
     digest: float = DIGEST  # bytes per second, on one thread
     per_step: float = 0.0  # seconds that each step of decoding adds
@@ -62,14 +74,20 @@ def speed_of(machine: Machine, params: Params) -> Speed | None:
 
 def _of_gpu(gpu: Gpu, params: Params) -> Speed:
     peak = gpu.peak(params.training.dtype)
+    products = PRODUCT_SHARE_A100 if gpu.name.startswith("A100") else PRODUCT_SHARE
+    attention = ATTENTION_SHARE_HOPPER if gpu.name.startswith(("H100", "H200", "B200")) else ATTENTION_SHARE
     return Speed(
-        update=UPDATE_SHARE * peak,
-        fine_tuning=UPDATE_SHARE * gpu.peak(params.sft.dtype),
+        update=products * peak,
+        fine_tuning=products * gpu.peak(params.sft.dtype),
         sampling=PREFILL_SHARE * gpu.peak(params.rollout.dtype),
         bandwidth=READ_SHARE * gpu.bandwidth,
         cache_bandwidth=READ_SHARE * gpu.bandwidth,
-        basis=f"an update at {UPDATE_SHARE:.0%} of the peak of {gpu.name} ({peak / 1e12:,.0f} TFLOP/s in {params.training.dtype}), prompts "
-        f"at {PREFILL_SHARE:.0%}, decoding at {READ_SHARE:.0%} of the bandwidth ({gpu.bandwidth / 1e12:.1f} TB/s)",
+        attention=attention / products,
+        streaming=STREAM_SHARE / READ_SHARE,
+        link=NVLINK_SHARE * NVLINK[gpu.name] if gpu.name in NVLINK else PCIE,
+        basis=f"products of an update at {products:.0%} of the peak of {gpu.name} ({peak / 1e12:,.0f} TFLOP/s in {params.training.dtype}), "
+        f"its attention at {attention:.0%}, the rest at {STREAM_SHARE:.0%} of the bandwidth ({gpu.bandwidth / 1e12:.1f} TB/s), prompts at "
+        f"{PREFILL_SHARE:.0%} of the peak, decoding at {READ_SHARE:.0%} of the bandwidth",
     )
 
 

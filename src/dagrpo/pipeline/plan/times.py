@@ -9,6 +9,7 @@ from dagrpo.data.task import get_task
 from dagrpo.engine import engine_of, may_share_memory
 from dagrpo.engine.config import EngineConfig
 from dagrpo.pipeline.plan.amounts import BYTES, FLOAT32
+from dagrpo.pipeline.plan.gpu_passes import Tokens, pass_seconds
 from dagrpo.pipeline.plan.measured import Measured
 from dagrpo.pipeline.plan.models import Models
 from dagrpo.pipeline.plan.rates import Speed
@@ -26,7 +27,7 @@ OPTIMIZER_BYTES = 40
 START_SECONDS = 25.0  # of a server of ours, until it answers
 LEFT_OUT = (
     "Left out: preparing data, loading and exporting checkpoints, grading, tools, users and programs that a policy waits for, the "
-    "vision tower, what processes send each other, and waiting for other jobs. Every completion is taken to be as long as it may be."
+    "vision tower, what processes send to other machines, and waiting for other jobs. Every completion is taken to be as long as it may be."
 )
 
 
@@ -134,6 +135,7 @@ def _update(training: Training, params: Params, rate: float, speed: Speed, *, mi
 
     A forward pass takes 2 N FLOPs a token, the head's part of N at trained tokens alone, and 2 L d s for causal attention to s tokens
     (trainer/metrics/throughput.py); a backward pass twice as much, once with frozen weights. A shared prompt counts once for its group.
+    A GPU's passes: gpu_passes.py. What the processes of a machine send each other is added, as if no computing hid it.
     """
     passes, shape = training.passes, training.shape
     batch, model = passes.batch, shape.arithmetic
@@ -144,18 +146,15 @@ def _update(training: Training, params: Params, rate: float, speed: Speed, *, mi
     times = 2 if passes.lora.is_on else 3
     times += passes.checkpointed + (passes.algorithm.kl.coefficient > 0) + passes.looks_ahead
     sequences = batch.share * mini_batches * training.processes
-    seconds = sequences * times * forward / rate
-    if speed.cores is None:
-        seconds /= training.processes
-        seconds += (
-            mini_batches
-            * OPTIMIZER_BYTES
-            * training.trained.trained
-            * training.copies
-            / training.processes
-            / speed.bandwidth
-        )
-    return seconds, sequences * length
+    if speed.cores is not None:
+        return sequences * times * forward / rate, sequences * length
+    each = sequences / training.processes
+    tokens = Tokens(layers=each * own, head=each * batch.written, attended=length)
+    seconds = times * pass_seconds(shape, tokens, speed, rate, width=BYTES[passes.dtype], compiled=training.may_compile)
+    optimizer = mini_batches * OPTIMIZER_BYTES * training.trained.trained * training.copies / training.processes
+    if params.runtime.nodes == 1:
+        seconds += training.bytes_on_links(mini_batches, length / batch.longest) / speed.link
+    return seconds + optimizer / speed.bandwidth, sequences * length
 
 
 def _sync(training: Training, params: Params, speed: Speed) -> float:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from dagrpo.checkpoints.experts import is_mixture_of_experts
 from dagrpo.config.schema import Params
 from dagrpo.pipeline.plan.activations import NeedsValues, Passes, peak_bytes
 from dagrpo.pipeline.plan.amounts import BYTES, FLOAT32, GIBIBYTE, Item, Memory, memory
@@ -40,6 +41,7 @@ class Training:
     reduction: Reduction
     moments: MomentsDtype  # type of AdamW's states
     copies: int = 1  # of the policy, each over as many processes
+    may_compile: bool = False  # whether torch compiles the layers
 
     @property
     def certain(self) -> int:
@@ -49,6 +51,16 @@ class Training:
     def memory(self) -> Memory:
         """Return the memory at the peak of a step; that of the passes is unknown if they cannot run without values."""
         return memory(TRAINING, self._items())
+
+    def bytes_on_links(self, mini_batches: int, share: float) -> float:
+        """Return the bytes that a process of one machine receives in a step: its passes' weights, twice, and float32 gradients.
+
+        share: of the passes, those that sequences of the usual length take.
+        """
+        number = max(share * self.passes.batch.number, 1)
+        gathered = 2 * number * self.trained.weights * BYTES[self.passes.dtype]
+        reduced = (number if self.reduction == "each_micro_batch" else 1) * self.trained.trained * FLOAT32
+        return mini_batches * (gathered + reduced) * (1 - 1 / self.processes)
 
     def bytes_between_nodes(self, mini_batches: int) -> int:
         """Return the bytes that a process receives in a step, most of them from other nodes.
@@ -167,6 +179,7 @@ def of_train(params: Params, models: Models, *, gpu: bool) -> Training:
         patches=_patches(models, batch, runtime.micro_batch_patches) if training.vision == "trained" else 0,
         reduction=reduction_of(runtime, on_gpu=gpu),
         moments=training.moments_dtype,
+        may_compile=_may_compile(runtime, shape),
     )
 
 
@@ -194,7 +207,12 @@ def of_sft(params: Params, models: Models, *, gpu: bool) -> Training:
         patches=_patches(models, batch, None) if sft.vision == "trained" else 0,
         reduction=reduction_of(runtime, on_gpu=gpu),
         moments=sft.moments_dtype,
+        may_compile=_may_compile(runtime, shape),
     )
+
+
+def _may_compile(runtime: TrainingRuntime | SftRuntime, shape: Shape) -> bool:
+    return runtime.compile is not False and not is_mixture_of_experts(shape.text)
 
 
 def _layout(runtime: TrainingRuntime | SftRuntime, shape: Shape, dtype: Dtype, *, gpu: bool, sharded: bool) -> Layout:
