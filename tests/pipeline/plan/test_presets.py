@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from benchmarks.gpu.presets import CARDS, FITTING, PRESETS, planned, rows, shape_of, train_of
+from benchmarks.gpu.presets import CARDS, FITTING, PRESETS, planned, published_rows, rate_of, rows, shape_of, train_of
 
 from dagrpo.config.presets import composed, experiments, hardware_in
 from dagrpo.pipeline.plan.machine import machine_for
@@ -74,4 +74,26 @@ def test_hardware_trains_and_samples_in_16_bits_with_a_process_for_each_gpu(card
 def test_the_table_of_the_documentation_is_the_one_that_the_plan_prints(folder: Path) -> None:
     """`python -m benchmarks.gpu.presets` prints it."""
     shown = (ROOT / "docs/gpu.md").read_text().splitlines()
-    assert [row for row in rows(folder) if row not in shown] == []
+    assert [row for row in (*rows(folder), *published_rows(folder)) if row not in shown] == []
+
+
+def test_the_targets_of_the_documentation_are_by_the_plans_function(folder: Path) -> None:
+    """Qwen3-0.6B with 1 x 16,384 tokens: recomputed and compiled, not compiled, and with activations kept."""
+    text = (ROOT / "docs/gpu.md").read_text()
+    for passes, compiled in ((4, True), (4, False), (3, True)):
+        rate = rate_of("Qwen/Qwen3-0.6B", "H100", 16_384, passes=passes, compiled=compiled, folder=folder)
+        assert f"| {round(rate, -2):,.0f} tokens/s" in text
+    params, shapes, machine = planned(["qwen2_5_0_5b", "gsm8k", "grpo", "h100"], folder)
+    rollout = params.rollout.model_copy(update={"max_new_tokens": 300})
+    parts = train_of(params.model_copy(update={"rollout": rollout}), shapes, machine).of_a_step
+    step = f"{sum(parts.values()):.1f} s: update {parts['update']:.1f} s, rollout {parts['rollout']:.1f} s"
+    assert f"| {step} |" in text
+
+
+def test_an_a100_is_faster_than_an_l40s_and_an_h100_about_twice_as_fast_as_an_a100(folder: Path) -> None:
+    for repository in ("Qwen/Qwen2.5-0.5B-Instruct", "Qwen/Qwen2.5-7B-Instruct"):
+        h100, a100, l40s = (
+            rate_of(repository, card, 1100, passes=4, compiled=True, folder=folder) for card in ("H100", "A100", "L40S")
+        )
+        assert l40s < a100
+        assert 1.9 < h100 / a100 < 2.5
