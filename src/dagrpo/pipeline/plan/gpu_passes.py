@@ -1,4 +1,4 @@
-"""Time of passes over sequences on a GPU: products by the peak, everything else by the bandwidth of memory and links."""
+"""Time of passes over sequences on a GPU."""
 
 from dataclasses import dataclass
 
@@ -34,4 +34,5 @@ def pass_seconds(shape: Shape, tokens: Tokens, speed: Speed, rate: float, *, wid
     of_layers = text.num_hidden_layers * (4 * text.hidden_size + 3 * shape.mlp_width)
     moved = 2 * (of_layers + 2 * (model.attention + shape.cached_per_token)) * width * (1 if compiled else UNCOMPILED)
     read = moved * tokens.layers + LOGIT_BYTES / 4 * text.vocab_size * tokens.head
-    return products / rate + attention / (rate * speed.attention) + read / (speed.bandwidth * speed.streaming)
+    seconds = products / rate + attention / (rate * speed.attention) + read / (speed.bandwidth * speed.streaming)
+    return float(seconds)
