@@ -108,7 +108,7 @@ def test_what_a_gpu_cannot_hold_when_the_server_comes_back_is_an_error_with_its_
 def test_a_machine_without_a_gpu_has_nothing_to_give_back(tiny_model: Path, tmp_path: Path) -> None:
     params = sglang.Config(release_memory=True)
     with (
-        pytest.raises(UserError, match=r"release_memory of .* is true, but this machine has no GPU"),
+        pytest.raises(UserError, match=r"release_memory is true, but this machine has no GPU"),
         open_engine(tiny_model, params, tmp_path / "log", dtype="float32", deterministic=True),
     ):
         pass
