@@ -63,7 +63,8 @@ def answer_text(text: str) -> str:
     A text that was cut off in one has no answer.
     Tags in quotes are ordinary text, such as a program's.
     """
-    answer, start = [], 0
+    answer: list[str] = []
+    start = 0
     own, thinking = own_text(text), False
     for tag in _THOUGHT.finditer(own):
         if tag[1] and not thinking:
