@@ -178,6 +178,29 @@ def test_when_one_of_several_servers_dies_its_sessions_go_on_at_the_others(
     ]
 
 
+class Digested(Echo):
+    """Server of one rank that also reports the digest of its only tensor."""
+
+    def __call__(self, path: str, body: dict[str, Any]) -> tuple[int, Any]:
+        place = {"tp_rank": 0, "tp_size": 1, "dp_rank": 0, "dp_size": 1, "pp_rank": 0, "pp_size": 1}
+        if path == "/weights_checker":
+            return 200, {"ranks": [{"checksums": {"w": "ab"}, "parallelism_info": [place]}]}
+        return super().__call__(path, body)
+
+
+@pytest.mark.parametrize("call", ["release_memory", "digests"])
+def test_a_server_that_dies_between_two_steps_is_left_out(serve: Serve, pool_of: MakePool, call: str) -> None:
+    dying = serve()
+    pool = pool_of(at(serve(Digested())), at(dying, diagnose=lambda: DEATH))
+    pool._leaves = True
+    dying.http.shutdown()
+    dying.http.server_close()
+    held = getattr(pool, call)()
+    assert held is None or len(held) == 1
+    pool.load(WEIGHTS, "step_1")
+    assert [each.token_ids for each in pool.generate([request(1), request(2)], lockstep=True)] == [(1,), (2,)]
+
+
 def test_where_all_servers_are_needed_the_death_of_one_starts_the_stage_again(serve: Serve, pool_of: MakePool) -> None:
     dying = serve()
     pool = pool_of(at(serve()), at(dying, diagnose=lambda: DEATH), keeps_all=True)

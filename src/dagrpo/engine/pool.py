@@ -169,17 +169,17 @@ class ServerPool(SessionServers):
     def release_memory(self) -> None:
         """Release the GPU memory of every server until `load`, which comes next. No effect on servers that cannot."""
         if self._leaves:
-            self._loop.run(self._release_everywhere())
-
-    async def _release_everywhere(self) -> None:
-        await all_of(server.release_memory() for server in self._servers.values())
+            self._everywhere(lambda server: server.release_memory())
 
     def digests(self) -> list[HeldWeights]:
-        """Return the digests of the tensors that each server holds."""
-        return self._loop.run(self._digests())
+        """Return the digests of the tensors that each server holds which answers, in the servers' order."""
+        held: dict[int, HeldWeights] = {}
 
-    async def _digests(self) -> list[HeldWeights]:
-        return [*await all_of(server.digests() for server in self._servers.values())]
+        async def ask(server: Client) -> None:
+            held[id(server)] = await server.digests()
+
+        self._everywhere(ask)
+        return [held[id(server)] for server in self._servers.values()]
 
     async def _load_everywhere(self, folder: Path) -> None:
         await all_of(
