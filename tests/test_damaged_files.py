@@ -30,7 +30,7 @@ from dagrpo.models.config import Fresh
 from dagrpo.models.fresh import make_fresh
 from dagrpo.pipeline import cache, failure_report, job_files, locks, record
 from dagrpo.pipeline.dvc import file as dvc_file
-from dagrpo.pipeline.dvc import links, lock, recording
+from dagrpo.pipeline.dvc import lock, recording
 from dagrpo.pipeline.snakemake import private, reconcile, workflow
 from dagrpo.pipeline.stages import all_stages
 from dagrpo.report import parameters
@@ -117,7 +117,6 @@ def _make_notes(folder: Path) -> None:
     state = folder / ".state"
     write_text(state / "params.sha256", "0" * 64)
     write_json(state / "running/tiny.json", {"process": {}, "command": "x"})
-    write_text(state / links.LINKS.name, str(folder / "links.db"))
     write_json(folder / RAN, {"provenance": PROVENANCE, "key": "k", "outputs": []})
     write_json(folder / TRAINS_FAILURE, {})
     write_json(state / "runtime.json", {})
@@ -137,7 +136,7 @@ def _make_state(state: Path) -> None:
 
 def _make_databases(folder: Path) -> None:
     (folder / ".dvc").mkdir()
-    for name, table in (("mlflow.db", "runs"), ("links.db", "Cache")):
+    for name, table in (("mlflow.db", "runs"),):
         with closing(sqlite3.connect(folder / name)) as database:
             database.execute(f"CREATE TABLE {table} (id)")
 
@@ -205,7 +204,6 @@ READERS: dict[str, tuple[Callable[[], object], tuple[str, ...]]] = {
         (f"{MODEL}/manifest.json",),
     ),
     "dvc.yaml": (lambda: dvc_file.keep_current(PARAMS, overridden=False), ("dvc.yaml",)),
-    "DVC's links": (links._known_database, (f".state/{links.LINKS.name}",)),
     "DVC's lock": (lock.require_readable_lock, ("dvc.lock",)),
     "context": (lambda: context_tokens(Path(MODEL), sglang.Config()), (f"{MODEL}/config.json",)),
     "chat template": (lambda: require_chat_template(Path(DOWNLOAD)), (f"{DOWNLOAD}/tokenizer_config.json",)),
