@@ -92,6 +92,7 @@ def test_every_stage_of_every_machine_with_gpus_asks_for_one_node_and_four_cores
     count = int(hardware.partition("_x")[2] or 1)
     gpus = {"train": count, "sft": count, "sample": count, "difficulty": count}
     runtime = params.runtime.model_dump()
+    runtime["engine"]["max_total_tokens"] = 65_536  # null needs other sections of the preset than `runtime`
     for stage in all_stages():
         rule = _rule(monkeypatch, stage, runtime, "slurm")
         asked = gpus.get(stage, 0)
