@@ -91,14 +91,15 @@ faults: export DAGRPO_FAULTS := whole
 faults: setup ## kill, damage, fill disks, run twice at once: hours; DAGRPO_FAULTS_KILLS and others say how much
 	pytest -m "" -s -v --durations=10 tests/faults
 
-lint: style ## formats, style, wording and types
+lint: style ## formats, style, wording, sizes and types
 	mypy
 
-style: setup ## formats, style and wording alone
+style: setup ## formats, style, wording and sizes
 	ruff check . && ruff format --check .
 	snakefmt --check Snakefile workflow
 	lint-imports --no-cache
 	python tests/language.py
+	python tests/budget.py
 
 examples-check: setup ## compare the runs of examples that are in results/ with their recorded curves
 	@for curve in examples/*/curve.csv; do name=$$(basename $$(dirname $$curve)); \
