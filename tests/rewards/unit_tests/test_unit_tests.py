@@ -8,10 +8,12 @@ import pytest
 from tests.loopback import listening
 from tests.rewards.unit_tests.conftest import Share
 
+from dagrpo.core.errors import UserError
 from dagrpo.rewards.grading import Grader
 from dagrpo.rewards.unit_tests.pool import SandboxedTests
 from dagrpo.rewards.unit_tests.running import same_output
 from dagrpo.rewards.unit_tests.settings import UnitTests
+from dagrpo.rewards.unit_tests.tests_of_row import read_tests
 from dagrpo_sandbox import Limits
 from dagrpo_sandbox.server import application
 
@@ -71,6 +73,107 @@ BASH = json.dumps({"inputs": ["1 2\n", "3 4\n"], "outputs": ["3\n", "7"], "langu
 )
 def test_a_program_passes_a_share_of_its_tests(share: Share, program: str, truth: str, expected: float) -> None:
     assert share(program, truth) == expected
+
+
+LEETCODE = """
+class Solution:
+    def f(self, x: Optional[int] = None) -> List[int]:
+        return {}
+"""
+MODULES = {  # an expression that is [3, 1], with each module by its name and what it has without
+    "heapq": "heapq.nlargest(2, [1, 3]) if heappush else 0",
+    "bisect": "[bisect.bisect_left([1, 2, 3], 4), bisect_left([1, 2], 2)]",
+    "math": "[math.gcd(3, 9), math.comb(1, 1)] if inf else 0",
+    "collections": "[*collections.Counter([3, 1])] if defaultdict else 0",
+    "itertools": "[*itertools.chain([3], [1])] if accumulate else 0",
+    "functools": "[functools.reduce(add, [1, 2]), 1] if cache else 0",
+    "string": "[string.ascii_lowercase.index('d'), 1] if ascii_lowercase else 0",
+    "re": "[*map(int, re.findall('[0-9]', '3a1'))]",
+    "random": "[random.randint(3, 3), randint(1, 1)]",
+    "operator": "[operator.itemgetter(0)([3]), 1]",
+    "copy": "copy.deepcopy([3, 1]) if deepcopy else 0",
+    "sys": "[3, 1] if sys.maxsize == maxsize else 0",
+    "json": "json.loads('[3, 1]') if dumps else 0",
+    "datetime": "[datetime.datetime(1, 3, 1).month, timedelta(days=1).days]",
+    "statistics": "[statistics.mean([2, 4]), median([1])]",
+    "io": "[*map(int, io.StringIO('31').read())]",
+    "typing": "[3, 1] if List and Optional else 0",
+    "builtins": "[pow(2, -1, 5), abs(-1)] if min(2, 1) and sum([1]) else 0",  # not the pow and sum of other modules
+}
+
+
+@pytest.mark.parametrize("expression", MODULES.values(), ids=MODULES)
+@pytest.mark.parametrize("future", ["", "from __future__ import annotations\n"])
+def test_an_answer_in_leetcodes_form_has_modules_and_their_names(share: Share, expression: str, future: str) -> None:
+    truth = json.dumps({"inputs": ["null"], "outputs": ["[3, 1]"], "fn_name": "f"})
+    assert share(future + LEETCODE.format(expression), truth) == 1.0
+
+
+DEEP = "def depth(n): return 0 if n == 0 else 1 + depth(n - 1)\n"
+CACHED = "import functools\n@functools.lru_cache(None)\n" + DEEP  # each level is one of C's stack, too
+
+
+@pytest.mark.parametrize("levels", [5_000, 40_000])
+@pytest.mark.parametrize("depth", [DEEP, CACHED])
+@pytest.mark.parametrize(
+    ("program", "truth"),
+    [
+        ("print(depth(int(input())))", {"inputs": ["N"], "outputs": ["N"]}),
+        ("class Solution:\n    def f(self, n): return depth(n)", {"inputs": ["N"], "outputs": ["N"], "fn_name": "f"}),
+        ("def f(n): return depth(n)", {"test_list": ["assert f(N) == N"]}),
+        (
+            "def f(n): return depth(n)",
+            {"prompt": "", "test": "def check(f):\n    assert f(N) == N", "entry_point": "f"},
+        ),
+    ],
+)
+def test_recursion_is_as_deep_as_a_problem_needs(
+    share: Share, levels: int, depth: str, program: str, truth: Any
+) -> None:
+    assert share(depth + program, json.dumps(truth).replace("N", str(levels))) == 1.0
+
+
+@pytest.mark.parametrize("depth", [DEEP, CACHED])
+def test_recursion_without_an_end_fails_one_test(share: Share, depth: str) -> None:
+    truth = json.dumps({"inputs": ["-1", "7"], "outputs": ["7", "7"], "seconds": 4})
+    assert share(depth + "print(depth(int(input())))", truth) == 0.5
+
+
+def test_a_thread_may_have_a_large_stack(share: Share) -> None:
+    program = CACHED + (
+        "import sys, threading\nsys.setrecursionlimit(10**6)\nthreading.stack_size(1 << 26)\n"
+        "t = threading.Thread(target=lambda: print(depth(int(input()))))\nt.start()\nt.join()"
+    )
+    assert share(program, json.dumps({"inputs": ["40000"], "outputs": ["40000"]})) == 1.0
+
+
+LONG = "7" * 5_000
+
+
+@pytest.mark.parametrize(
+    ("program", "truth"),
+    [
+        ("print(int(input()) + 1)", {"inputs": [LONG], "outputs": [LONG[:-1] + "8"]}),
+        ("def f(x): return x + 1", {"inputs": [LONG], "outputs": [LONG[:-1] + "8"], "fn_name": "f"}),
+        (
+            "def f(x): return str(x + 1)",
+            {"inputs": [[int("7" * 4_000)]], "outputs": ["7" * 3_999 + "8"], "fn_name": "f"},
+        ),
+        ("def f(d): return len(d)", {"inputs": [[{LONG: 1}]], "outputs": [1], "fn_name": "f"}),
+        (
+            "def f(x): return int(x)",
+            {"test_list": [f"assert f('{LONG}') == int('{LONG}')", f"assert str(f('{LONG}')) == '{LONG}'"]},
+        ),
+    ],
+)
+def test_whole_numbers_may_have_many_digits(share: Share, program: str, truth: Any) -> None:
+    assert share(program, json.dumps(truth)) == 1.0
+
+
+@pytest.mark.parametrize("value", ["7" * (1 << 20), "[" * 600 + "]" * 600])
+def test_tests_with_boundless_values_are_refused(value: str) -> None:
+    with pytest.raises(UserError, match="states no tests"):
+        read_tests(json.dumps({"inputs": [value], "outputs": ["1"], "fn_name": "f"}))
 
 
 def test_without_fractions_one_failure_is_0(share: Share) -> None:

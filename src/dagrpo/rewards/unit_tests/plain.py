@@ -81,7 +81,7 @@ def read_lines(text: str) -> list[Any]:
     for line in text.split("\n"):
         try:
             value = json.loads(line)
-            if _levels(value) > DEEPEST:
+            if levels_of(value) > DEEPEST:
                 break
             values.append(value)
         except (ValueError, RecursionError):
@@ -89,7 +89,7 @@ def read_lines(text: str) -> list[Any]:
     return values
 
 
-def _levels(value: Any) -> int:
+def levels_of(value: Any) -> int:
     """Return the levels of lists and objects, counted to just beyond DEEPEST."""
     levels, parts = 0, [value]
     while parts and levels <= DEEPEST:
@@ -105,8 +105,16 @@ def _levels(value: Any) -> int:
 
 
 def limit(seconds: int, memory_mb: int) -> None:
-    """Lower this process's limits of processor time and memory, for good. Limits that are lower stay."""
+    """Lower this process's limits of processor time and memory, for good. Limits that are lower stay.
+
+    Those of recursion and digits are lifted as verl's prime_code and LiveCodeBench do. The stack that recursion takes is memory.
+    """
     import resource
+
+    sys.setrecursionlimit(6 * 10**5)
+    sys.set_int_max_str_digits(0)
+    _, most = resource.getrlimit(resource.RLIMIT_STACK)
+    resource.setrlimit(resource.RLIMIT_STACK, (most, most))
 
     for name, value, hard in (("CPU", seconds, seconds + 1), ("AS", memory_mb << 20, memory_mb << 20)):
         number = getattr(resource, f"RLIMIT_{name}")

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from dagrpo.rewards.unit_tests import plain, program_side, test_side
 from dagrpo.rewards.unit_tests.plain import NotPlain, encoded, read_lines
-from dagrpo.rewards.unit_tests.tests_of_row import CallCase, CodeCase, InputCase, RowTests
+from dagrpo.rewards.unit_tests.tests_of_row import IMPORTS, CallCase, CodeCase, InputCase, RowTests
 from dagrpo_sandbox import Result
 
 ROUNDS = 32  # of calls that depend on the results of others, in tests that are code
@@ -87,7 +87,7 @@ class TestRunner:
             return result.status == "ok" and same_output(result.stdout, case.output)
         if isinstance(case, CallCase):
             call = ["call", case.function, [_encoded_json(each) for each in case.arguments], {}]
-            return _returns((await self._answers(program, [call], limits))[0], case.expected)
+            return _returns((await self._answers(program, [call], limits, IMPORTS))[0], case.expected)
         return await self._passes_code(program, case, limits)
 
     async def _passes_code(self, program: str, case: CodeCase, limits: tuple[int, int]) -> bool | None:
@@ -123,9 +123,11 @@ class TestRunner:
         said = lines[-1] if lines else UNSAID
         return said if isinstance(said, dict) and isinstance(said.get("calls", []), list) else UNSAID
 
-    async def _answers(self, program: str, calls: Sequence[Any], limits: tuple[int, int]) -> list[Any]:
+    async def _answers(
+        self, program: str, calls: Sequence[Any], limits: tuple[int, int], imports: str = ""
+    ) -> list[Any]:
         """Return an answer for each call, from a separate process of the program."""
-        result = await self._result(_calling(PROGRAM_SIDE, "answer_calls", program, calls, *limits), limits[0])
+        result = await self._result(_calling(PROGRAM_SIDE, "answer_calls", imports, program, calls, *limits), limits[0])
         answers = [each for each in read_lines(result.stdout) if _is_answer(each)][: len(calls)]
         return answers + [["ended"]] * (len(calls) - len(answers))
 
@@ -150,7 +152,8 @@ def _is_answer(line: Any) -> bool:
 def _encoded_json(value: Any) -> Any:
     """Return a value of JSON as an argument; whole numbers as the keys of an object are numbers, as verl has them."""
     if isinstance(value, dict):
-        value = {int(key) if key.removeprefix("-").isdecimal() else key: each for key, each in value.items()}
+        keys = [int(key) if len(key) <= LONGEST_NUMBER and key.removeprefix("-").isdecimal() else key for key in value]
+        value = dict(zip(keys, value.values(), strict=True))
     return encoded(value)
 
 

@@ -8,19 +8,25 @@ that of Codeforces, TACO and APPS in verl's prime_code (inputs, outputs, fn_name
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from functools import lru_cache
 from typing import Any, Literal
 
 from dagrpo.core.errors import UserError
+from dagrpo.rewards.unit_tests.plain import DEEPEST, levels_of
 
 Language = Literal["python", "bash"]
 FORMS = "HumanEval (prompt, test, entry_point), MBPP (test_list) or prime_code (inputs, outputs, fn_name)"
 MOST_SECONDS, LEAST_MB, MOST_MB = 600, 64, 1 << 20
+MOST_DIGITS = 100_000  # of a whole number; its parsing takes quadratic time
 
-
-# What answers in LeetCode's form take for granted: of the imports of verl's prime_code those that shadow no built-in function.
-IMPORTS = "".join(
-    f"from {name} import *\n" for name in ("typing", "collections", "heapq", "bisect", "itertools", "functools", "math")
+# What answers in LeetCode's form take for granted, as in verl's prime_code and LiveCodeBench; a later module's names shadow an earlier's.
+MODULES = (
+    *("string", "re", "datetime", "collections", "heapq", "bisect", "copy", "math", "random", "statistics"),
+    *("itertools", "functools", "operator", "io", "sys", "json"),
+)
+IMPORTS = (
+    "\n".join(f"from {name} import *" for name in (*MODULES, "builtins", "typing")) + f"\nimport {', '.join(MODULES)}"
 )
 
 
@@ -62,8 +68,6 @@ class RowTests:
 
     def program(self, answer: str) -> str:
         """Return the program of an answer: the continuation of the prompt if its first line is indented, else code after it."""
-        if self.prompt == IMPORTS and "from __future__" in answer:
-            return answer  # such a line has to be the first
         first = next((line for line in answer.splitlines() if line.strip()), "")
         between = "" if not self.prompt or first[:1] in (" ", "\t") else "\n"
         return f"{self.prompt}{between}{answer}\n"
@@ -73,7 +77,7 @@ class RowTests:
 def read_tests(ground_truth: str) -> RowTests:
     """Return the tests that a ground truth states. Raises UserError if it states none."""
     try:
-        fields = json.loads(ground_truth)
+        fields = _parsed(ground_truth)
     except (ValueError, RecursionError):
         fields = None
     cases = _cases(fields) if isinstance(fields, dict) else None
@@ -82,6 +86,21 @@ def read_tests(ground_truth: str) -> RowTests:
             f"{ground_truth[:60]!r} states no tests: write it as a JSON object in the form of {FORMS}, with at least one test."
         )
     return _with_limits(fields, cases)
+
+
+def _whole(digits: str) -> int:
+    """Return a whole number of any length that Python's own limit would refuse. Raises ValueError for one of more than MOST_DIGITS."""
+    if len(digits) > MOST_DIGITS:
+        raise ValueError("a number is too long")
+    return int(Decimal(digits))
+
+
+def _parsed(text: str) -> Any:
+    """Return the value of JSON. Raises ValueError or RecursionError for other texts, and for values beyond the limits."""
+    value = json.loads(text, parse_int=_whole)
+    if levels_of(value) > DEEPEST:
+        raise ValueError("a value is too deep")
+    return value
 
 
 def _with_limits(fields: Mapping[str, Any], cases: Sequence[InputCase | CallCase | CodeCase]) -> RowTests:
@@ -96,7 +115,7 @@ def _with_limits(fields: Mapping[str, Any], cases: Sequence[InputCase | CallCase
         raise UserError(f"memory_mb of the tests is {memory!r}: write a whole number from {LEAST_MB}.")
     return RowTests(
         cases=cases,
-        prompt=fields.get("prompt") or (IMPORTS if isinstance(cases[0], CallCase) else ""),
+        prompt=fields.get("prompt") or "",
         language=language,
         seconds=None if seconds is None else float(seconds),
         memory_mb=None if memory is None else int(memory),
@@ -135,8 +154,8 @@ def _calls(name: str, pairs: Sequence[tuple[Any, Any]]) -> list[CallCase] | None
         cases = [
             CallCase(
                 function=name,
-                arguments=[json.loads(line) for line in given.split("\n")] if isinstance(given, str) else given,
-                expected=json.loads(expected) if isinstance(expected, str) and isinstance(given, str) else expected,
+                arguments=[_parsed(line) for line in given.split("\n")] if isinstance(given, str) else given,
+                expected=_parsed(expected) if isinstance(expected, str) and isinstance(given, str) else expected,
             )
             for given, expected in pairs
         ]
