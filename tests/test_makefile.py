@@ -34,6 +34,15 @@ def test_setting_up_says_what_it_does_before_it_does_it() -> None:
     assert "GB on disk" in planned.splitlines()[0]
 
 
+@pytest.mark.slow
+def test_every_package_has_everyday_tests() -> None:
+    """A package tested at night only is merged with its mistakes."""
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "packages"]
+    collected = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    tested = set(re.findall(r"^packages/(\w+)/tests/", collected, re.MULTILINE))
+    assert tested == {path.parent.name for path in ROOT.glob("packages/*/pyproject.toml")}
+
+
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
     """A folder with this Makefile, whose environment is set up and holds dagrpo alone."""

@@ -23,11 +23,6 @@ settings.register_profile("any machine", deadline=None)
 settings.load_profile("any machine")
 
 
-def pytest_itemcollected(item: pytest.Item) -> None:
-    """Mark every test of this folder: `make nightly` runs them, and `make oracle`."""
-    item.add_marker("nightly")
-
-
 @pytest.fixture(scope="session")
 def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tied Qwen2 in float32, one file of weights. Never changed."""

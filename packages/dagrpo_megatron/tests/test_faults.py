@@ -285,6 +285,7 @@ def _killed_while_writing(source: Path, destination: Path) -> None:
     assert process.wait() == -signal.SIGKILL
 
 
+@pytest.mark.nightly
 def test_a_conversion_that_is_killed_leaves_nothing_under_its_name_and_can_be_repeated(tmp_path: Path) -> None:
     FAMILIES["llama2"].save(tmp_path / "source", vocab_size=60_000)  # 30 MB: time enough
     destination = tmp_path / "results" / "new"

@@ -22,6 +22,8 @@ from dagrpo.checkpoints.manifest import tensor_digest
 from dagrpo.checkpoints.source import open_checkpoint, open_tensors
 from dagrpo_megatron.arguments import FILE
 
+pytestmark = pytest.mark.nightly
+
 ORACLE = Path(__file__).with_name("oracle.py")
 TOKENS = [1, 5, 7, 200, 31, 8, 9, 100, 3, 2]
 LARGE = 1 << 30

@@ -74,6 +74,7 @@ def test_tokenizer_and_chat_template_go_along(pristine: Path, tmp_path: Path) ->
         assert (tmp_path / "there" / name).read_bytes() == (pristine / name).read_bytes()
 
 
+@pytest.mark.nightly
 def test_the_same_weights_give_the_same_bytes_in_another_process(pristine: Path, tmp_path: Path) -> None:
     write_as("megatron", open_checkpoint(pristine), tmp_path / "first", LARGE)
     arguments = ["convert", str(pristine), str(tmp_path / "second"), "--to", "megatron"]
