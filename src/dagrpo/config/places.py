@@ -11,7 +11,7 @@ from pathlib import Path
 import dagrpo
 
 PACKAGE = Path(dagrpo.__file__).resolve().parent
-INSTALLED = PACKAGE / "project"  # the repository's other files that a study needs: setup.py puts them into the wheel
+INSTALLED = PACKAGE / "project"  # the repository's other files that a study needs: wheel.py puts them there
 ROOT = INSTALLED if INSTALLED.is_dir() else PACKAGE.parents[1]
 SNAKEFILE = str(ROOT / "Snakefile")  # for `module` in a Snakefile of one's own
 SCRIPT = "workflow/scripts/stage.py"  # the command line of every stage

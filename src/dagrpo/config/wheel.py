@@ -1,9 +1,8 @@
-"""Put the repository's files that a study needs into the wheel, as dagrpo/project: src/dagrpo/config/places.py finds them."""
+"""Put the files that a study needs into wheels, as dagrpo/project."""
 
 import shutil
 from pathlib import Path
 
-from setuptools import setup
 from setuptools.command.build_py import build_py
 
 FILES = (
@@ -15,12 +14,7 @@ FILES = (
     ".dvc/plots/*",
     "presets/**/*",
     "profiles/**/*",
-)
-WORKFLOW = (
-    "workflow/envs/*",
-    "workflow/report/*",
-    "workflow/rules/*",
-    "workflow/scripts/*.py",
+    "workflow/*/*",
 )
 
 
@@ -32,11 +26,14 @@ class WithProject(build_py):
         super().run()
         project = Path(self.build_lib, "dagrpo/project")
         shutil.rmtree(project, ignore_errors=True)
-        found = [] if self.editable_mode else [path for name in (*FILES, *WORKFLOW) for path in Path().glob(name)]
-        for path in found:
-            if path.is_file():
-                (project / path).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(path, project / path)
+        for path in [] if self.editable_mode else _found():
+            (project / path).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, project / path)
+
+    def get_source_files(self) -> list[str]:
+        """Return what a source distribution holds."""
+        return [*super().get_source_files(), *map(str, _found())]
 
 
-setup(cmdclass={"build_py": WithProject})
+def _found() -> list[Path]:
+    return [path for name in FILES for path in Path().glob(name) if path.is_file() and path.suffix != ".pyc"]
