@@ -150,6 +150,20 @@ def test_what_is_damaged_or_gone_is_made_again(name: str, content: str | None) -
     assert made == ["one", "two"]
 
 
+@pytest.mark.parametrize("name", ["policy/manifest.json", "metrics.parquet"])
+def test_an_original_that_changes_while_it_is_copied_is_refused(name: str, capfd: pytest.CaptureFixture[str]) -> None:
+    _run("one")
+    options = _options("two", "data", 3, {}, {})
+    hit = cache_hit(STAGE, options)
+    assert hit is not None
+    path = _path("one", name)
+    path.write_text(path.read_text() + " ")
+    with pytest.raises(SystemExit):
+        runner.run(hit, options)
+    assert f"{path} changed while it was copied: run again." in capfd.readouterr().err
+    assert not options.provenance.exists()
+
+
 @pytest.mark.parametrize("content", ["{", "[]", '{"key": 3}'])
 def test_a_damaged_provenance_is_passed_over(content: str) -> None:
     _run("one")

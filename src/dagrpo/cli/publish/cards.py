@@ -1,5 +1,6 @@
 """Cards of a published policy and of its rollouts."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -150,6 +151,7 @@ def _rendered(template: str, publication: Publication, **values: object) -> str:
         keep_trailing_newline=True,
         autoescape=False,
     )
+    environment.filters["code"] = _code
     return environment.get_template(template).render(
         publication=publication,
         params=publication.finished.params,
@@ -160,6 +162,13 @@ def _rendered(template: str, publication: Publication, **values: object) -> str:
         rollouts=publication.repository(publication.rollouts_name),
         **values,
     )
+
+
+def _code(text: str) -> str:
+    """Return text as code in a cell of a table, whatever backticks and bars it has."""
+    fence = "`" * (1 + max(map(len, re.findall("`+", text)), default=0))
+    pad = " " * ("`" in text)
+    return f"{fence}{pad}{text}{pad}{fence}".replace("|", "\\|")
 
 
 def _datasets(publication: Publication) -> list[str] | None:
@@ -199,7 +208,7 @@ def _estimates(summary: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, f
 def _parameters(publication: Publication) -> Iterator[tuple[str, str]]:
     """Yield the parameters that are not at their defaults, and some that always count."""
     for key, value in configuration_of(publication.finished.params)["changed"].items():
-        yield key, one_line(canonical_json(value), LONGEST).replace("|", "\\|")
+        yield key, one_line(canonical_json(value), LONGEST)
 
 
 def _base(publication: Publication) -> str:
