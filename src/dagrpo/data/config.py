@@ -37,7 +37,8 @@ class Sources(Section):
     )
     unreadable_answers: Literal["refuse", "drop"] = Field(
         "refuse",
-        description="Treatment of a ground truth that the task's verifier cannot parse: refuse the data, or drop the row and report it.",
+        description="Treatment of a ground truth that the task's verifier cannot parse, and of a source's own answer in another form: "
+        "refuse the data, or drop the row and report it.",
     )
     contamination: Literal["report", "drop"] = Field(
         "report",

@@ -1,5 +1,7 @@
 """Ground truths that no verifier can read, and questions that have more than one."""
 
+from dataclasses import replace
+
 import pytest
 from tests.data.filters.problems import gone, left, sieve, task_row, task_rows
 
@@ -68,3 +70,69 @@ def test_a_conflict_between_train_and_test_leaves_test_whole() -> None:
     found = Sieve({"train": task_rows([("a", "1")]), "test": task_rows([("a", "2")], "test")})
     drop_conflicting(found)
     assert (left(found), left(found, "test")) == ([0], [0])
+
+
+def of(verifier: str, answer: str, truth: str, split: str = "train", calls: bool = False) -> Sieve:
+    """A sieve with one problem whose source answers so, at the end of a demonstration if it `calls`."""
+    turns = ({"role": "assistant", "content": "I ask."}, {"role": "assistant", "content": answer}) if calls else ()
+    row = replace(task_row("a", truth, split=split, verifier=verifier), answer=answer, demonstration=turns)
+    return Sieve({split: [row]})
+
+
+FITTING = [  # verifier, ground truth, a source's answer in its form, and one in another form
+    ("gsm8k", "12", "He has 10 + 2.\n#### 12", "He has 12."),
+    ("math_dapo", "12", "Answer: 12", "#### 12"),
+    ("math", "\\frac{1}{2}", "Half: $\\boxed{\\dfrac12}$.", "Half: $\\frac{1}{2}$."),
+    ("geo3k", "12", "<think>6 + 6</think>\\boxed{12}", "<think>\\boxed{12}</think>"),
+    ("exact_match", '["Paris"]', "<answer>Paris</answer>", "Paris"),
+    ("choice", "C", "The answer is (C).", "C"),
+    ("countdown", '{"numbers": [9, 9], "target": 18}', "<answer>9 + 9</answer>", "9 + 9"),
+    ("unit_tests", '{"inputs": [""], "outputs": ["1"]}', "```python\nprint(1)\n```", "print(1)"),
+]
+
+
+@pytest.mark.parametrize(("verifier", "truth", "right", "other"), FITTING)
+@pytest.mark.parametrize("split", ["train", "test"])
+@pytest.mark.parametrize("calls", [False, True])
+def test_a_sources_answer_is_in_the_form_that_its_verifier_reads(
+    verifier: str, truth: str, right: str, other: str, split: str, calls: bool
+) -> None:
+    for answer in (right, ""):
+        drop_unreadable(of(verifier, answer, truth, split, calls), "refuse")
+    with pytest.raises(
+        ValueError, match=r"field `answer` is .* correct the data, or set data.unreadable_answers to drop"
+    ):
+        drop_unreadable(of(verifier, other, truth, split, calls), "refuse")
+    found = of(verifier, other, truth, split, calls)
+    drop_unreadable(found, "drop")
+    assert [row[2] for row in gone(found)] == ["unreadable answer"]
+    assert found.counts[f"{split}: unreadable answer"] == 1
+
+
+@pytest.mark.parametrize("verifier", ["none", "reported"])
+def test_a_verifier_that_reads_no_text_asks_for_no_form(verifier: str) -> None:
+    drop_unreadable(of(verifier, "Good morning!", "-"), "refuse")
+
+
+@pytest.mark.parametrize(("verifier", "truth", "right"), [each[:3] for each in FITTING[:-1]])
+def test_a_train_problem_whose_answer_is_another_than_its_ground_truth_goes(
+    verifier: str, truth: str, right: str
+) -> None:
+    for old, new in (("12", "13"), ("Paris", "Rome"), ("(C)", "(D)"), ("9 + 9", "9 - 9")):
+        wrong = right.replace(old, new)
+        if wrong != right:
+            train, test = of(verifier, wrong, truth), of(verifier, wrong, truth, "test")
+            assert drop_conflicting(train) == drop_conflicting(test) == {"train": 0, "test": 0}
+            assert [row[2] for row in gone(train)] == ["conflicting answers"]
+            assert train.counts["train: conflicting answers"] == 1
+            assert not gone(test)
+    fitting = of(verifier, right, truth)
+    drop_conflicting(fitting)
+    assert not gone(fitting)
+
+
+def test_a_sources_text_follows_its_instructions() -> None:
+    truth = '[["punctuation:no_comma", {}]]'
+    found = Sieve({"train": [of("ifeval", text, truth).splits["train"][0] for text in ("No comma.", "One, two.")]})
+    drop_conflicting(found)
+    assert len(left(found)) == 1

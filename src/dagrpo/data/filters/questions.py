@@ -11,6 +11,7 @@ from dagrpo.core.errors import UserError
 from dagrpo.core.types import Row
 from dagrpo.data.filters.sieve import Sieve
 from dagrpo.data.filters.text import exact_identity, identity
+from dagrpo.rewards.own_text import answer_text
 from dagrpo.rewards.verifiers import get_verifier
 
 UNREADABLE = "unreadable answer"
@@ -23,15 +24,23 @@ Identity = Callable[[Row], tuple[str, ...]]
 
 
 def drop_unreadable(sieve: Sieve, mode: Literal["refuse", "drop"]) -> None:
-    """Drop problems whose ground truth their verifier cannot read; with mode `refuse`, raise UserError for the first."""
+    """Drop problems whose ground truth, or source's own answer, their verifier cannot read.
+
+    With mode `refuse`, raise UserError for the first. Without a source's answer the ground truth alone is read.
+    """
 
     def fault(row: Row) -> str | None:
-        complaint = _complaint(row.verifier, row.ground_truth)
+        field, text, complaint = (
+            "ground_truth",
+            row.ground_truth[:LONGEST_SHOWN],
+            _complaint(row.verifier, row.ground_truth),
+        )
+        if complaint is None and _read(row) is None:
+            field, text, complaint = "answer", _target(row)[-LONGEST_SHOWN:], "its answer is in another form"
         if complaint is not None and mode == "refuse":
             raise UserError(
-                f"task {row.task}, {row.split} row {row.index}, field `ground_truth` is "
-                f"{row.ground_truth[:LONGEST_SHOWN]!r}, which the verifier {row.verifier} cannot read "
-                f"({complaint}): correct the data, or set data.unreadable_answers to drop."
+                f"task {row.task}, {row.split} row {row.index}, field `{field}` is {text!r}, which the verifier "
+                f"{row.verifier} cannot read ({complaint}): correct the data, or set data.unreadable_answers to drop."
             )
         return complaint
 
@@ -40,7 +49,11 @@ def drop_unreadable(sieve: Sieve, mode: Literal["refuse", "drop"]) -> None:
 
 
 def drop_conflicting(sieve: Sieve) -> dict[str, int]:
-    """Drop every question that a split has with different ground truths; return their number by split."""
+    """Drop every question that a split has with different ground truths; return their number by split.
+
+    Of train, problems go as well whose source's own answer is wrong by their ground truth.
+    """
+    sieve.drop("train", CONFLICTING, _contradiction)
     return {split: _drop_conflicting(sieve, split) for split in sieve.splits}
 
 
@@ -51,6 +64,26 @@ def _drop_conflicting(sieve: Sieve, split: str) -> int:
     details = {question: _listed(same) for question, same in by_question.items() if _differ(same)}
     sieve.drop(split, CONFLICTING, lambda row: details.get(identity(row)))
     return len(details)
+
+
+def _contradiction(row: Row) -> str | None:
+    answer = _read(row)
+    if not answer or get_verifier(row.verifier).equal(answer, row.ground_truth) is not False:
+        return None
+    return f"answer: {answer[:LONGEST_SHOWN]}; ground truth: {row.ground_truth[:LONGEST_SHOWN]}"
+
+
+def _target(row: Row) -> str:
+    """Return the text that ends what supervised fine-tuning learns."""
+    return str(row.demonstration[-1].get("content") or "") if row.demonstration else row.answer
+
+
+def _read(row: Row) -> str | None:
+    """Return what the verifier extracts of a source's answer; "" if it has no answer that can be read."""
+    verifier, text = get_verifier(row.verifier), _target(row)
+    if not text.strip() or not verifier.judges or verifier.by_report:
+        return ""
+    return verifier.extract(answer_text(text), "strict")
 
 
 def _differ(same: Sequence[Row]) -> bool:
