@@ -96,7 +96,7 @@ def generate() -> None:
     from dagrpo.config.presets import FOLDER
     from dagrpo.config.schema import Params, read_params
     from dagrpo.config.scripts import page
-    from dagrpo.core.metrics import document
+    from dagrpo.core import metrics
     from dagrpo.pipeline.dvc import file
 
     require_own_code()
@@ -106,7 +106,7 @@ def generate() -> None:
     if is_clone():
         write_text(Path(documents.TABLE_PATH), documents.table())
         write_text(page.PATH, page.page(FOLDER))
-        write_text(Path(document.PATH), document.with_tables(Path(document.PATH).read_text()))
+        write_text(Path(metrics.PAGE), metrics.with_tables(Path(metrics.PAGE).read_text()))
     file.generate(params)
 
 

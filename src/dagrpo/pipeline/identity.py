@@ -42,7 +42,7 @@ WITHOUT_EFFECT = (
 PARSED = Path(".state/imports.json")
 STAGES = "dagrpo.pipeline.stages"  # the one part of these whose code is a stage's own
 _NAMED_BESIDE = re.compile(
-    r"""["']([\w-][\w.-]*\.(?:j2|js))["']"""
+    r"""["']([\w-][\w.-]*\.(?:j2|js|yaml))["']"""
 )  # a text with the name of such a file, and nothing else
 _OF_STATEMENTS = ("body", "orelse", "handlers", "finalbody", "cases")  # the fields of a node that hold statements
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dagrpo.core.metrics import Metric, all_metrics, definition_of
+from dagrpo.core.metrics import METRICS, Metric, definition_of
 from dagrpo.report import format as wording
 from dagrpo.report.comparison import TaskComparison
 from dagrpo.report.inputs import VARIANTS, Inputs
@@ -124,13 +124,13 @@ def _mean(inputs: Inputs, task: str, variant: Any, path: Sequence[str]) -> float
 def glossary(names: Iterable[str], *, has_turns: bool) -> list[tuple[str, str]]:
     """Return label and meaning of each labelled metric among the recorded names, scores first, then terms."""
     recorded = {definition_of(name) for name in names}
-    metrics = [metric for metric in all_metrics() if metric.label and metric in recorded]
+    metrics = [metric for metric in METRICS if metric.label and metric in recorded]
     scores_first = sorted(metrics, key=lambda metric: metric.group != "eval")
     return [*((each.label, _meaning(each)) for each in scores_first), *([TURN] if has_turns else []), INTERVAL, DIGEST]
 
 
 def _meaning(metric: Metric) -> str:
     better = f" {metric.better.capitalize()} is better." if metric.better else ""
-    complement = metric.plot.complement if metric.plot else ""
+    complement = metric.complement
     figure = f" The figure shows the complement: {complement[0].lower()}{complement[1:]}." if complement else ""
     return f"{metric.meaning}{better}{figure}"

@@ -11,8 +11,7 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from dagrpo.core.escape import visible
-from dagrpo.core.metrics import definition_of
-from dagrpo.core.metrics.timing import PARTS
+from dagrpo.core.metrics import METRICS, definition_of
 from dagrpo.report import style
 from dagrpo.report.executions import circumstances, duration, executions
 from dagrpo.report.figures.parts import ReportFigure, legend
@@ -64,7 +63,8 @@ def times_of_seeds(metrics: Sequence[Path], logs: Path) -> list[SeedTimes]:
 def parts_of(times: Sequence[SeedTimes]) -> list[str]:
     """List the parts of a step in order of execution; parts without a known order come last."""
     names = {name for seed in times for step in seed.steps for name in step if name.endswith(SECONDS)}
-    return [*(name for name in PARTS if name in names), *sorted(names.difference(PARTS))]
+    known = [metric.name for metric in METRICS if metric.name in names]
+    return [*known, *sorted(names.difference(known))]
 
 
 def label_of(part: str) -> str:

@@ -18,7 +18,7 @@ from mlflow.tracing.client import TracingClient
 from mlflow.tracking import MlflowClient
 
 from dagrpo.core.errors import UserError
-from dagrpo.core.metrics.rollout import SAMPLES_SEEN
+from dagrpo.core.metrics import SAMPLES_SEEN
 from dagrpo.report.attempt import Attempt
 from dagrpo.tracking.contents import STEP, Contents, DataSet, Summary
 from dagrpo.tracking.curve import Step

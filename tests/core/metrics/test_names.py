@@ -17,10 +17,7 @@ from tests.trainer.runs import held_out_splits
 from dagrpo.algorithms.config import Algorithm
 from dagrpo.algorithms.corrections import CORRECTIONS, weights_of
 from dagrpo.algorithms.losses import LOSSES, loss_of
-from dagrpo.core.metrics import METRICS, definition_of
-from dagrpo.core.metrics.document import PATH, with_tables
-from dagrpo.core.metrics.rollout import SAMPLES_SEEN
-from dagrpo.core.metrics.timing import PARTS
+from dagrpo.core.metrics import METRICS, PAGE, SAMPLES_SEEN, definition_of, with_tables
 from dagrpo.core.trajectory import Prompt
 from dagrpo.evaluation.scoring import metrics_to_log
 from dagrpo.report import build
@@ -158,7 +155,7 @@ def test_every_name_that_runs_write_has_a_definition_and_every_definition_is_of_
 ) -> None:
     trained = _of_training(inputs, tmp_path) | _of_sampling_ahead(inputs, tmp_path / "ahead")
     trained |= _of_cutting_off(inputs, tmp_path / "cut")
-    assert {f"timing/{part}_seconds" for part in ("rollout", "rewards", "update")} <= trained & set(PARTS)
+    assert {f"timing/{part}_seconds" for part in ("rollout", "rewards", "update")} <= trained
     written = trained | _of_tuning(inputs, tmp_path) | _of_evaluation(tmp_path)
     written |= {f"policy/{name}" for name in _of_plugins()} | _of_training_with_pictures(tmp_path / "pictures")
     written |= {*judge.METRICS, reward_model.CLIPPED, SAMPLES_SEEN}
@@ -168,7 +165,7 @@ def test_every_name_that_runs_write_has_a_definition_and_every_definition_is_of_
 
 
 def test_the_tables_of_the_document_are_the_generated_ones() -> None:
-    page = (Path(__file__).resolve().parents[3] / PATH).read_text()
+    page = (Path(__file__).resolve().parents[3] / PAGE).read_text()
     assert with_tables(page) == page
     assert {*re.findall(r"^\| `(\w+/.+?)` \|", page, re.MULTILINE)} == {metric.name for metric in METRICS}
 

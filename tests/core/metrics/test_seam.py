@@ -8,13 +8,14 @@ from tests.everyday import everyday
 from tests.report.synthetic import make_experiment
 from tests.tracking.conftest import execution, stage_record
 
-from dagrpo import core
+from dagrpo.core import metrics
 from dagrpo.core.errors import UserError
-from dagrpo.core.metrics import METRICS
-from dagrpo.core.metrics.definition import Figure, Metric, Plot
-from dagrpo.core.metrics.document import with_tables
+from dagrpo.core.metrics import METRICS, Figure, Metric, with_tables
+from dagrpo.pipeline.dvc import file
 from dagrpo.pipeline.dvc.file import CURVES, plots
+from dagrpo.report import tables
 from dagrpo.report.curves import curves
+from dagrpo.report.figures import parts
 from dagrpo.report.figures.conversations import turns_and_calls
 from dagrpo.report.figures.training import completion_length, learning_curve, logprob_difference
 from dagrpo.report.rollouts import first_and_last
@@ -34,11 +35,16 @@ def _metric(figure: Figure) -> Metric:
         unit="ratio",
         better="lower",
         label="Spread of weights",
-        plot=Plot(figure=figure),
+        figure=figure,
         meaning="Largest weight over the smallest.",
         reading="near 1",
         remedy="lower the learning rate",
     )
+
+
+def _define(monkeypatch: pytest.MonkeyPatch, metric: Metric) -> None:
+    for module in (metrics, file, parts, tables):
+        monkeypatch.setattr(module, "METRICS", (*METRICS, metric))
 
 
 @pytest.mark.parametrize(
@@ -51,7 +57,7 @@ def test_a_defined_metric_is_drawn_in_its_figure_of_the_report(
     files = make_experiment(tmp_path, tasks=("sums_tool",), problems=8, steps=3)
     table = read_parquet(files.metrics[0])
     write_parquet(files.metrics[0], table.append_column("policy/spread_of_weights", [np.array([3.0, 2.0, 1.5])]))
-    monkeypatch.setattr(core.metrics, "METRICS", (*METRICS, _metric(figure)))
+    _define(monkeypatch, _metric(figure))
     inputs = files.read()
     recorded = curves(inputs)
     phases = first_and_last(inputs, 1)
@@ -69,7 +75,7 @@ def test_a_defined_metric_is_drawn_in_its_figure_of_the_report(
 def test_a_defined_metric_is_in_dvc_plots_glossary_mlflow_and_docs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(core.metrics, "METRICS", (*METRICS, _metric("learning_curve")))
+    _define(monkeypatch, _metric("learning_curve"))
     (plot,) = (each["Spread of weights, ratio"] for each in plots() if "Spread of weights, ratio" in each)
     assert plot["y"] == {CURVES: "policy/spread_of_weights"}
     assert ("Spread of weights", "Largest weight over the smallest. Lower is better.") in glossary(

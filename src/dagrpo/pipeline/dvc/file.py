@@ -16,7 +16,7 @@ import yaml
 from dagrpo.config.places import is_clone
 from dagrpo.config.schema import Params
 from dagrpo.core.errors import UserError
-from dagrpo.core.metrics import plotted
+from dagrpo.core.metrics import METRICS
 from dagrpo.pipeline import dag
 from dagrpo.pipeline.declaration import POLICIES, Stage, names_in, patterns_of
 from dagrpo.pipeline.dvc.code import code_of_stage, links_are_current, write_links
@@ -66,8 +66,8 @@ def _plot(title: str, x: str, file: str, column: str, label: str, template: str)
 
 
 def plots() -> list[dict[str, Any]]:
-    """Return DVC's plots: the scores, and the curve of every metric whose definition has one."""
-    curves = [metric for metric in plotted() if metric.plot is not None and metric.plot.in_dvc]
+    """Return DVC's plots: the scores, and each curve of the report but those of turns, which few experiments record."""
+    curves = [metric for metric in METRICS if metric.figure not in (None, "turns_and_calls")]
     return [
         _plot("Base against trained", "metric", SCORES, "score", "score, with its interval", BAR_TEMPLATE),
         *(_plot(metric.title, "step", CURVES, metric.name, metric.name, TEMPLATE) for metric in curves),

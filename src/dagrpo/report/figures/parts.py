@@ -10,8 +10,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
+from dagrpo.core.metrics import METRICS, Metric
 from dagrpo.core.metrics import Figure as FigureName
-from dagrpo.core.metrics import Metric, plotted
 from dagrpo.evaluation.statistics import Floats, mean_over_seeds
 from dagrpo.report import style
 from dagrpo.report.curves import Curves, moving_average
@@ -99,15 +99,14 @@ def _number(value: float) -> str:
 
 def recorded_of(figure: FigureName, curves: Curves) -> list[Metric]:
     """Return the metrics that belong to a figure, by their definitions, and that training recorded."""
-    return [metric for metric in plotted(figure) if metric.name in curves.values]
+    return [metric for metric in METRICS if metric.figure == figure and metric.name in curves.values]
 
 
 def metric_curve(axes: Axes, curves: Curves, metric: Metric, window: int) -> list[Hover]:
     """Draw the curve of one metric under its title, or that of its complement. Returns hovers."""
-    complement = metric.plot.complement if metric.plot else ""
     values = curves[metric.name]
-    hovers = curve(axes, curves, 1 - values if complement else values, window)
-    axes.set_title(complement or metric.title)
+    hovers = curve(axes, curves, 1 - values if metric.complement else values, window)
+    axes.set_title(metric.complement or metric.title)
     if metric.is_share:
         percent_ticks(axes)
     return hovers
