@@ -146,7 +146,7 @@ def _table(stage: "StageMemory") -> Table:
             times = f" x {count}" if count > 1 else ""
             table.add_row(f"  {where}{memory.what}{times}", size(memory.total * count), "")
             for item in _by_size(memory.items):
-                table.add_row(f"    {item.name}", size(item.bytes) if item.known else "not known", item.how)
+                table.add_row(f"    {item.name}", size(item.bytes), item.how)
     return table
 
 

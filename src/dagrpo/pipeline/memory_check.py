@@ -25,14 +25,13 @@ def require_planned_room(options: Namespace, runtime: Runtime) -> None:
     """Raise UserError if the plan of the whole experiment exceeds the visible GPUs, with what to change.
 
     Checks nothing if runtime.training.require_room is false, or a stage was started by hand, which has no configuration.
-    Where the plan cannot be made, a warning says why: a driver may not say how much memory there is, and a loss may need values.
+    Where the plan cannot be made, a warning says why: a driver may not say how much memory there is.
     """
     configuration = configuration_of(options)
     if not runtime.training.require_room or not configuration:
         return
     # Imported here: they load torch, which other stages do without.
     from dagrpo.pipeline.plan.machine import machine_for
-    from dagrpo.pipeline.plan.memory import stages
     from dagrpo.pipeline.plan.models import Models
     from dagrpo.pipeline.plan.remedy import refusal
 
@@ -40,11 +39,9 @@ def require_planned_room(options: Namespace, runtime: Runtime) -> None:
         params, machine = whole_params(configuration, runtime), machine_for(None, None)
         models = Models.of(params)
         refused = refusal(params, models, machine)
-        unknown = [each.unknown for each in stages(params, models, on_gpu=machine.on_gpu) if each.unknown]
     except Exception as error:  # noqa: BLE001 - a plan that fails is no reason not to train; the stage itself reports wrong inputs
-        refused, unknown = None, [words_of(error)]
-    for reason in unknown[:1]:
-        logger.warning("Whether this experiment fits the GPU was not checked: %s", reason)
+        logger.warning("Whether this experiment fits the GPU was not checked: %s", words_of(error))
+        return
     if refused is not None:
         raise UserError(f"{refused} {ALL_THE_SAME}")
 

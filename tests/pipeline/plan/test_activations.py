@@ -1,159 +1,88 @@
-"""The memory of a micro-batch that is run without values, against real updates on this CPU."""
+"""The memory of a micro-batch in closed form, against bytes of tensors that were counted while updates ran."""
 
 from dataclasses import replace
 from typing import Any
 
 import pytest
-import torch
-from transformers import LlamaConfig, Qwen2Config, Qwen3Config
+from transformers import AutoConfig, Qwen3Config
 
-from dagrpo.algorithms.config import Algorithm
-from dagrpo.pipeline.plan import activations
-from dagrpo.pipeline.plan.activations import Passes, peak_bytes
-from dagrpo.pipeline.plan.live_bytes import LiveBytes
+from dagrpo.models.published import CONFIGS
+from dagrpo.pipeline.plan.activations import Activations, Passes
 from dagrpo.pipeline.plan.sequences import MicroBatch
 from dagrpo.pipeline.plan.shape import Shape
-from dagrpo.pipeline.plan.stand_in import StandIn
-from dagrpo.trainer.config.lora import Lora
 
-SIZES = {
-    "vocab_size": 512,
-    "hidden_size": 64,
-    "intermediate_size": 176,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 512,
-    "tie_word_embeddings": True,
-}
-BATCH = MicroBatch(sequences=8, longest=96, written=48, share=16, samples=4)
+SMALL = Qwen3Config(
+    vocab_size=2000,
+    hidden_size=128,
+    intermediate_size=352,
+    num_hidden_layers=6,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    head_dim=16,
+    tie_word_embeddings=True,
+)
+BATCH = MicroBatch(sequences=8, longest=96, written=48, share=16)
 CPU = Passes(batch=BATCH, dtype="float32", layout="packed", on_gpu=False)
-GPU = Passes(batch=BATCH, dtype="bfloat16", layout="packed", on_gpu=True)
-REFERENCE = Algorithm.model_validate({"kl": {"coefficient": 0.1}})
-CASES: dict[str, dict[str, Any]] = {
-    "packed": {},
-    "padded": {"layout": "padded"},
-    "bfloat16": {"dtype": "bfloat16"},
-    "recomputed": {"checkpointed": True},
-    "head in chunks": {"head_chunk": 64},
-    "adapter": {"lora": Lora(rank=4)},
-    "shared prompts": {"share_prompts": True},
-    "reference": {"algorithm": REFERENCE},
-    "looks ahead": {"looks_ahead": True},
-}
-EVERYDAY = {"padded", "adapter", "head in chunks"}
-
-
-def _shape(family: Any = Qwen3Config, layers: int = 2, **sizes: int) -> Shape:
-    return Shape.of(family(num_hidden_layers=layers, head_dim=16, **SIZES | sizes))
-
-
-@pytest.mark.parametrize("device", ["cpu", "cuda:0"])
-def test_live_bytes_are_those_computed_by_hand(device: str) -> None:
-    """A linear layer from 32 to 8 numbers on 5 rows: its result, then the gradients, the result's an expanded number."""
-    live = LiveBytes()
-    with StandIn(torch.device(device)), live:
-        weight, rows = (torch.empty(*shape, device="meta", requires_grad=True) for shape in ((8, 32), (5, 32)))
-        live.start()
-        before = live.bytes
-        torch.nn.functional.linear(rows, weight).sum().backward()  # type: ignore[no-untyped-call]
-    gradients = 4 * (8 * 32 + 5 * 32)
-    assert live.bytes - before == gradients
-    assert gradients < live.peak - before <= gradients + 4 * (5 * 8 + 2)
-
-
-@pytest.mark.parametrize(
-    "case", [case if case in EVERYDAY else pytest.param(case, marks=pytest.mark.nightly) for case in CASES]
-)
-def test_an_update_keeps_what_a_real_one_keeps_on_this_cpu(case: str) -> None:
-    """The bytes of all tensors that are alive at the peak of a real update, weights and earlier gradients apart."""
-    passes, shape = replace(CPU, **CASES[case]), _shape()
-    # Padded, a mask is counted that these sequences, which are equally long, do without.
-    most = 0.1 if case == "padded" else 0.06
-    assert peak_bytes(shape, passes) == pytest.approx(_really(shape.model.config, passes), rel=most)
-
-
-def _really(config: Any, passes: Passes) -> int:
-    """Return the peak of the same update with values."""
-    policy, live = activations._policy(config, passes), LiveBytes("cpu")
-    reference: Any = activations._frozen(config, passes) if passes.algorithm.kl.coefficient > 0 else None
-    batch, left_out = activations._rollouts(config.vocab_size, passes)
-    assert not left_out
-    update = activations._update(policy, reference, passes, torch.device("cpu"), live)
-    for weight in policy.parameters():
-        weight.grad = torch.zeros_like(weight) if weight.requires_grad else None
-    with live:
-        live.start()
-        update.run(0, batch, update.computed_before(batch) if passes.looks_ahead else None)
-    return max(update.peaks)
-
-
-@pytest.mark.parametrize("passes", [pytest.param(CPU, marks=pytest.mark.nightly), GPU], ids=["CPU", "GPU"])
-def test_the_peak_is_linear_in_tokens(passes: Passes) -> None:
-    """At three sizes: 8, 16 and 32 sequences. Each adds the same."""
-    few, more, most = (
-        peak_bytes(_shape(vocab_size=4096), replace(passes, batch=replace(BATCH, sequences=8 * times, share=256)))
-        for times in (1, 2, 4)
-    )
-    assert (most - more) / (more - few) == pytest.approx(2.0, rel=0.02)
-    assert most < 4 * few
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize(
-    "family",
-    [Qwen3Config, *(pytest.param(each, marks=pytest.mark.nightly) for each in (LlamaConfig, Qwen2Config))],
-)
-def test_depth_is_extrapolated_to_what_the_whole_depth_takes(family: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    shape = _shape(family, layers=6)
-    expected = peak_bytes(shape, CPU)
-    monkeypatch.setattr(activations, "DEPTHS", (5, 6))
-    monkeypatch.setattr(activations, "_cache", {})
-    assert peak_bytes(shape, CPU) == pytest.approx(expected)
-
-
-@pytest.mark.nightly
-def test_recomputation_leaves_the_inputs_of_layers_and_chunks_leave_their_logits() -> None:
-    """On a GPU in 16 bits: of 32 layers, and of 384 trained tokens with 20,000 logits each, of which 32 tokens remain."""
-    deep, wide = _shape(layers=32), _shape(vocab_size=20_000)
-    assert peak_bytes(deep, replace(GPU, checkpointed=True)) < 0.25 * peak_bytes(deep, GPU)
-    saved = peak_bytes(wide, GPU) - peak_bytes(wide, replace(GPU, head_chunk=32))
-    assert saved > 0.8 * 2 * (8 * 48 - 32) * 20_000
-
-
-LEFT_OUT: dict[str, dict[str, Any]] = {
-    "head in chunks": {},
-    "adapter": {"lora": Lora(rank=4)},
-    "reference": {"algorithm": REFERENCE},
-    "looks ahead": {"looks_ahead": True},
+SHARED = {"batch": replace(BATCH, samples=4)}
+# The most bytes of tensors that were alive during a real update of SMALL on a CPU, weights and their gradients apart.
+REAL: dict[str, tuple[dict[str, Any], int, float]] = {
+    "packed": ({}, 56_970_644, 0.02),
+    "padded": ({"layout": "padded"}, 55_704_980, 0.04),
+    "padded, 16 bits": ({"layout": "padded", "dtype": "bfloat16"}, 39_440_692, 0.06),
+    "bfloat16": ({"dtype": "bfloat16"}, 39_483_700, 0.04),
+    "recomputed": ({"checkpointed": True}, 13_779_356, 0.02),
+    "recomputed, 16 bits": ({"dtype": "bfloat16", "checkpointed": True}, 11_245_876, 0.02),
+    "head in chunks": ({"head_chunk": 64}, 52_302_236, 0.03),
+    "adapter": ({"rank": 4}, 50_209_172, 0.02),
+    "adapter, recomputed": ({"rank": 4, "checkpointed": True}, 11_747_740, 0.1),
+    "shared prompts": (SHARED, 41_177_404, 0.02),
+    "reference": ({"reference": True}, 60_243_860, 0.03),
+    "looks ahead": ({"looks_ahead": True}, 56_973_716, 0.02),
 }
 
 
-@pytest.mark.nightly
-@pytest.mark.parametrize(
-    "case", [case if case == "adapter" else pytest.param(case, marks=pytest.mark.nightly) for case in LEFT_OUT]
-)
-def test_trained_tokens_that_are_left_out_take_no_memory_where_the_head_runs_in_chunks(
-    case: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of 2,048 trained tokens with chunks of 256, 512 are run."""
-    batch = MicroBatch(sequences=8, longest=300, written=256, share=16)
-    passes = replace(GPU, batch=batch, head_chunk=256, **LEFT_OUT[case])
-    shape = _shape(vocab_size=60_000)
-    whole = peak_bytes(shape, passes)
-    monkeypatch.setattr(activations, "MOST_TOKENS", 512)
-    monkeypatch.setattr(activations, "_cache", {})
-    assert peak_bytes(shape, passes) == pytest.approx(whole, rel=0.02)
+@pytest.mark.parametrize("case", REAL)
+def test_the_peak_is_that_of_a_real_update_on_a_cpu(case: str) -> None:
+    changes, real, most = REAL[case]
+    assert Activations(Shape.of(SMALL), replace(CPU, **changes)).peak == pytest.approx(real, rel=most)
 
 
-@pytest.mark.nightly
-def test_the_logits_of_tokens_that_are_left_out_count_where_all_are_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a CPU: of 384 trained tokens with a vocabulary of 60,000, a twelfth is run."""
-    shape = _shape(vocab_size=60_000)
-    for chunk in (None, 192):
-        passes = replace(CPU, head_chunk=chunk)
-        monkeypatch.setattr(activations, "_cache", {})
-        monkeypatch.setattr(activations, "MOST_READ", 1 << 30)
-        whole = peak_bytes(shape, passes)
-        monkeypatch.setattr(activations, "MOST_READ", 32 * 60_000)
-        monkeypatch.setattr(activations, "_cache", {})
-        assert peak_bytes(shape, passes) == pytest.approx(whole, rel=0.05)
+WHOLE = MicroBatch(sequences=14, longest=1105, written=1024, share=512)
+LONG = replace(WHOLE, sequences=1, longest=16_384, written=16_000)
+GPU = Passes(batch=WHOLE, dtype="bfloat16", layout="packed", on_gpu=True, head_chunk=2048, checkpointed=True)
+KEPT = {"checkpointed": False}
+F32 = {"dtype": "float32", "layout": "padded"}
+SMALL_TIED, LARGE = "Qwen/Qwen3-0.6B", "Qwen/Qwen2.5-7B-Instruct"
+# 10^9 bytes of both models, counted while the trainer's own update ran on tensors without values of a GPU.
+COUNTED: dict[str, tuple[dict[str, Any], float, float]] = {
+    "recomputed": ({}, 4.02, 22.16),
+    "kept": (KEPT, 34.26, 116.22),
+    "a share of the weights": ({"sharded": True}, 2.83, 7.88),
+    "a share, kept": ({"sharded": True} | KEPT, 33.07, 102.07),
+    "larger chunks": ({"head_chunk": 8192}, 5.89, 23.56),
+    "adapter": ({"rank": 16}, 3.39, 20.99),
+    "adapter, kept": ({"rank": 16} | KEPT, 29.21, 108.10),
+    "head in float32": ({"float32_head": True}, 4.75, 22.85),
+    "padded": ({"layout": "padded"} | KEPT, 36.98, 122.49),
+    "float32": (F32, 4.89, 15.55),
+    "float32, kept": (F32 | KEPT, 61.14, 199.91),
+    "two sequences": ({"batch": replace(WHOLE, sequences=2)}, 3.12, 18.56),
+    "one long sequence": ({"batch": LONG}, 4.09, 22.63),
+    "one long sequence, kept": ({"batch": LONG} | KEPT, 36.11, 122.03),
+}
+
+
+@pytest.mark.parametrize("case", COUNTED)
+def test_the_peak_on_a_gpu_is_that_of_the_update_without_values(case: str) -> None:
+    changes, *counted = COUNTED[case]
+    for repository, expected in zip((SMALL_TIED, LARGE), counted, strict=True):
+        shape = Shape.of(AutoConfig.for_model(**CONFIGS[repository]))
+        assert Activations(shape, replace(GPU, **changes)).peak / 1e9 == pytest.approx(expected, rel=0.02)
+
+
+def test_a_first_micro_batch_is_fullest_before_there_are_gradients() -> None:
+    """Counted beside weights and gradients: 1.64 x 10^9 bytes instead of 4.02, of which the gradients take 2.38 later."""
+    shape = Shape.of(AutoConfig.for_model(**CONFIGS[SMALL_TIED]))
+    first = Activations(shape, replace(GPU, accumulates=False)).peak
+    assert first / 1e9 == pytest.approx(1.64, rel=0.02)
+    assert first + 4 * shape.weights == pytest.approx(Activations(shape, GPU).peak)

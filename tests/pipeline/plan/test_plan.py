@@ -17,7 +17,7 @@ from dagrpo.config.overlay import merged
 from dagrpo.config.schema import Params, parse
 from dagrpo.core.errors import UserError
 from dagrpo.pipeline.job_files import own_params
-from dagrpo.pipeline.plan import activations, rates
+from dagrpo.pipeline.plan import rates
 from dagrpo.pipeline.plan.amounts import GIBIBYTE
 from dagrpo.pipeline.plan.machine import Machine, machine_for
 from dagrpo.pipeline.plan.measured import Measured, measured
@@ -28,7 +28,6 @@ from dagrpo.pipeline.plan.remedy import fullest, remedy_for
 from dagrpo.pipeline.plan.sequences import usual_prompt
 from dagrpo.pipeline.plan.times import StageSeconds, seconds_of_stages
 from dagrpo.pipeline.stages import all_stages
-from dagrpo.trainer.update.objective import Objective
 from dagrpo.utils.console import plain_console
 from dagrpo.utils.files import read_json, sha256_of, write_json
 from dagrpo.utils.gpu_specs import gpu_named
@@ -446,21 +445,3 @@ def test_a_shared_prompt_is_reckoned_once_for_its_group(project: Path) -> None:
 
     assert update(share=True) < update(share=False)
     assert update(share=True, samples=16) / update(share=False, samples=16) < update(share=True) / update(share=False)
-
-
-def test_an_update_that_needs_values_has_a_sentence_in_the_place_of_its_bytes(
-    project: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A kernel that torch has no shapes of."""
-
-    def kernel(*_: object, **__: object) -> None:
-        raise NotImplementedError("my_lab::attention has no shape without values")
-
-    monkeypatch.setattr(Objective, "loss", kernel)
-    monkeypatch.setattr(activations, "_cache", {})
-    made = plan_of(qwen3(LONG), machine_for("H200", None))
-    assert made.refusal is None
-    (train, _) = made.stages
-    assert train.unknown is not None
-    assert "(my_lab::attention has no shape without values): its activations are left out" in train.unknown
-    assert "not known" in _printed(made)

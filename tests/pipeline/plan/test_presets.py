@@ -11,8 +11,6 @@ from dagrpo.pipeline.plan.models import Models
 from dagrpo.pipeline.plan.remedy import refusal
 
 ROOT = Path(__file__).parents[3]
-# The smallest card, the largest model, and a card that is shared in turns.
-EVERYDAY = {("qwen2_5_0_5b", "rtx4090"), ("qwen3_8b", "a100_x4"), ("qwen3_4b", "h200")}
 
 
 @pytest.fixture(scope="module")
@@ -22,11 +20,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize(
     ("model", "hardware"),
-    [
-        pytest.param(model, each, marks=() if (model, each) in EVERYDAY else pytest.mark.nightly)
-        for model, fit in FITTING.items()
-        for each in fit
-    ],
+    [(model, each) for model, fit in FITTING.items() for each in fit],
 )
 def test_a_model_fits_the_hardware_named_for_it_with_steps_under_an_hour(
     model: str, hardware: str, folder: Path

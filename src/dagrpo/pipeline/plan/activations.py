@@ -1,50 +1,21 @@
-"""The memory of one micro-batch: the trainer's own update, run without values."""
+"""Memory of the passes over one micro-batch, in closed form.
+
+Adds up what autograd keeps of the layers of Llama and Qwen (norms, attention, an MLP with a gate), and what is there beside it at each
+moment that may be the fullest. Within 4% of the tensors alive in real updates on a CPU, padded in 16 bits 6%, adapters with
+recomputation 10% (tests/pipeline/plan/test_activations.py).
+"""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
-from copy import deepcopy
 from dataclasses import dataclass
-from itertools import cycle, islice
-from typing import Any
 
-import torch
-from torch import Tensor
-from torch.utils import checkpoint
-from transformers import AutoConfig
-
-from dagrpo.algorithms.config import Algorithm
-from dagrpo.checkpoints.experts import is_mixture_of_experts
-from dagrpo.checkpoints.modelling import PreTrainedConfig, PreTrainedModel
-from dagrpo.checkpoints.modules import model_class_of
-from dagrpo.checkpoints.tensors import NAMED_DTYPES
-from dagrpo.core.errors import UserError
-from dagrpo.pipeline.plan.live_bytes import LiveBytes
+from dagrpo.pipeline.plan.amounts import BYTES, FLOAT32
 from dagrpo.pipeline.plan.sequences import MicroBatch
 from dagrpo.pipeline.plan.shape import Shape
-from dagrpo.pipeline.plan.stand_in import META, StandIn
-from dagrpo.trainer.batches.batch import Batch, TokenSequences
-from dagrpo.trainer.batches.budget import CACHED, Budget
-from dagrpo.trainer.batches.mini_batches import MiniBatch
-from dagrpo.trainer.config.lora import Lora
+from dagrpo.rollout.config import Dtype
+from dagrpo.trainer.batches.budget import CACHED, LAUNCHED
 from dagrpo.trainer.config.runtime import Layout
-from dagrpo.trainer.config.training import Training
-from dagrpo.trainer.model.attention import attend_in_float32
-from dagrpo.trainer.model.lora import WithoutAdapter, add_adapter
-from dagrpo.trainer.model.optimizer import adamw
-from dagrpo.trainer.model.policy import Policy
-from dagrpo.trainer.update.policy_update import PolicyUpdate
-from dagrpo.utils.distributed import World
 
-PLAIN, NO_ADAPTER = Algorithm(), Lora()
-DEPTHS = (1, 2)  # layers of the models that are run: every layer adds the same
-# Logits that the head of a run reads on a CPU, which takes a few at a time: more last longer and need no more memory.
-MOST_READ = 16 * CACHED
-MOST_TOKENS = 16_384  # trained ones of a run for a GPU, where the head takes them in chunks
-FIRST_TOKEN = 3  # of a made-up prompt
-
-
-class NeedsValues(UserError):
-    """An update that cannot run without values."""
+ADAPTED = 7  # layers of a block beside which an adapter keeps `rank` numbers of each token
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,199 +23,125 @@ class Passes:
     """Settings of a micro-batch that decide its memory."""
 
     batch: MicroBatch
-    dtype: str
+    dtype: Dtype
     layout: Layout
     on_gpu: bool
-    algorithm: Algorithm = PLAIN  # its loss, and whether it asks a reference
-    lora: Lora = NO_ADAPTER
+    reference: bool = False  # whether a reference policy computes its logprobs
+    rank: int = 0  # of an adapter; 0: all weights are trained
     checkpointed: bool = False  # whether activations are computed again
     head_chunk: int | None = None  # tokens whose logits are in memory at a time; None: all
     float32_head: bool = False
-    share_prompts: bool = False
-    sharded: bool = False  # whether FSDP gathers the weights in `dtype`, layer by layer
+    sharded: bool = False  # whether FSDP gathers the weights, layer by layer, which are counted elsewhere
     accumulates: bool = True  # whether gradients of an earlier micro-batch are there already
     looks_ahead: bool = False  # whether the policy runs once more before its update
 
 
-def peak_bytes(shape: Shape, passes: Passes) -> int:
-    """Return the peak of a micro-batch beside weights, and gradients of earlier micro-batches, in bytes.
+class Activations:
+    """Bytes of a micro-batch beside float32 weights and their gradients."""
 
-    The peak is either within the layers or after them, at the embeddings; each grows by the same with every layer.
-    Raises UserError if an adapter names no layer, and NeedsValues if the computation depends on values, as in a kernel of the user's.
-    """
-    config = shape.model.config
-    key = config.to_json_string(use_diff=False), repr(passes)
-    if key not in _cache:
-        try:
-            low, high = (_peaks(_at_depth(shape, depth), passes) for depth in DEPTHS)
-        except UserError:
-            raise
-        except Exception as error:  # the border to a loss and a config of others: without values, any error
-            reason = str(error).partition(chr(10))[0] or type(error).__name__
-            raise NeedsValues(
-                f"An update of this {config.model_type} model cannot run without values ({reason}): its activations are left out of the "
-                "plan, which training does not need; choose another loss to plan them."
-            ) from error
-        more = shape.text.num_hidden_layers - DEPTHS[0]
-        _cache[key] = max(less + more * (greater - less) for less, greater in zip(low, high, strict=True))
-    return _cache[key]
+    def __init__(self, shape: Shape, passes: Passes) -> None:
+        self._shape, self._passes, self._width = shape, passes, BYTES[passes.dtype]
+        text, self._narrow = shape.text, self._width < FLOAT32
+        self._hidden, self._vocabulary = int(text.hidden_size), int(text.vocab_size)
+        self._sums = FLOAT32 * int(text.num_attention_heads)  # of a token's attention
+        self._tokens = passes.batch.computed
+        self._stream = self._width * self._hidden * self._tokens
+        self._head = self._width * self._vocabulary * self._hidden
+        self._tied = bool(getattr(text, "tie_word_embeddings", False))
+        self._casts = self._narrow and not passes.sharded  # the weights, whose gradients in `dtype` take their place
+        self._norm = FLOAT32 + (0 if passes.rank else self._width)  # of each number: in float32, and normalised
+        layer = self._of_layer()
+        self._kept = int(text.num_hidden_layers) * (self._stream if passes.checkpointed else layer)
+        self._again = layer - (0 if self._narrow else self._stream) if passes.checkpointed else 0
 
+    @property
+    def peak(self) -> int:
+        """Return the most bytes. A first micro-batch has no gradients before its backward pass."""
+        moments = [self._in_head(), self._in_layers(), *self._in_forward_passes()]
+        if self._passes.rank:
+            return max(moments)
+        if self._passes.accumulates:
+            return max(*moments, self._in_embeddings())
+        return max(max(moments) - FLOAT32 * self._shape.weights, self._head)
 
-_cache: dict[tuple[str, str], int] = {}
+    def _of_layer(self) -> int:
+        """Return what a layer keeps: two norms and their results, gate, its activation, up and their product, and attention."""
+        shape, passes, hidden = self._shape, self._passes, self._hidden
+        each = 2 * hidden * (self._norm + self._width) + self._width * (4 * shape.mlp_width + ADAPTED * passes.rank)
+        each += self._norm * (shape.queries + shape.keys) if shape.norms_queries else 0
+        return self._tokens * each + self._of_attention()
 
+    def _of_attention(self) -> int:
+        """Return what attention keeps: of the kernel for packed rows queries, keys, values and result.
 
-def _at_depth(shape: Shape, depth: int) -> PreTrainedConfig:
-    """Return the config of a text model with `depth` layers.
+        Elsewhere keys and values are there for each query head, on a CPU in float32; padded sequences have a mask, and shared prompts are
+        looked up for each of their sequences.
+        """
+        shape, passes, batch = self._shape, self._passes, self._passes.batch
+        if passes.layout == "packed" and passes.on_gpu and self._narrow:
+            return self._tokens * (2 * self._width * (shape.queries + shape.keys) + self._sums)
+        wide, seen = self._width if passes.on_gpu else FLOAT32, batch.sequences * batch.longest
+        if passes.layout == "padded":
+            return seen * (wide * (4 * shape.queries + batch.longest) + self._sums)
+        of_results = self._tokens * self._width * shape.queries
+        return seen * (wide * (5 if batch.samples > 1 else 4) * shape.queries + self._sums) + of_results
 
-    A mixture of experts routes tokens by their values, which are missing here: it runs as a dense model as wide as all experts of a
-    token. So does the language model of a model with pictures.
-    """
-    text = deepcopy(shape.text)
-    if is_mixture_of_experts(text) or shape.vision is not None:
-        text = AutoConfig.for_model(
-            "qwen3" if "qwen3" in text.model_type else "llama",
-            vocab_size=text.vocab_size,
-            hidden_size=text.hidden_size,
-            intermediate_size=shape.mlp_width,
-            num_attention_heads=text.num_attention_heads,
-            num_key_value_heads=shape.key_value_heads,
-            head_dim=getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads,
-            max_position_embeddings=text.max_position_embeddings,
-            tie_word_embeddings=bool(getattr(text, "tie_word_embeddings", False)),
-        )
-    text.num_hidden_layers = depth
-    if getattr(text, "layer_types", None):
-        text.layer_types = [*islice(cycle(text.layer_types), depth)]
-    return text
+    def _of_head(self) -> tuple[int, int]:
+        """Return the bytes of the hidden states of trained tokens, and of the logits that are in memory at a time."""
+        width = FLOAT32 if self._passes.float32_head else self._width
+        trained = self._passes.batch.trained
+        rows = min(self._passes.head_chunk or trained, trained)
+        return width * self._hidden * trained, width * self._vocabulary * rows
 
+    def _reading(self) -> int:
+        """Return the bytes of what is computed of some rows of logits in float32 (trainer/model/logit_stats.py)."""
+        numbers = min(self._of_head()[1] // self._width, LAUNCHED if self._passes.on_gpu else CACHED)
+        return FLOAT32 * numbers * (2 if self._narrow and not self._passes.float32_head else 1)
 
-def _peaks(config: PreTrainedConfig, passes: Passes) -> tuple[int, int]:
-    """Return the peak until the backward pass has left the layers, and the one after that."""
-    live, device = LiveBytes(), torch.device("cuda", 0) if passes.on_gpu else torch.device("cpu")
-    batch, left_out = _rollouts(config.vocab_size, passes)
-    with torch.device("meta"), _checks_of_recomputation_off():
-        policy = _policy(config, passes)
-        reference: Any = None
-        if passes.algorithm.kl.coefficient > 0:
-            reference = WithoutAdapter(policy) if passes.lora.is_on else _frozen(config, passes)
-    with StandIn(device), live, _checks_of_recomputation_off():
-        update = _update(policy, reference, passes, META, live)
-        _call_when_layers_end(policy, live)
-        if passes.accumulates:
-            for weight in policy.parameters():
-                weight.grad = torch.empty_like(weight) if weight.requires_grad else None
-        live.start()
-        before = live.bytes
-        update.run(0, batch, update.computed_before(batch) if passes.looks_ahead else None)
-    in_layers, after = update.peaks
-    return in_layers - before + _omitted_logits(config, passes, left_out), after - before
+    def _after_forward(self) -> int:
+        """Return what a forward pass has left: kept ones, the last norm, and hidden states; embeddings that are not tied are not kept."""
+        cast = self._width * self._shape.weights - (0 if self._tied else self._head) if self._casts else 0
+        return cast + self._kept + self._norm * self._stream // self._width + self._of_head()[0]
 
+    def _in_head(self) -> int:
+        """Return the bytes of the backward pass of the head, whose gradient is added up in float32."""
+        hidden, logits = self._of_head()
+        total = self._after_forward() + hidden + logits
+        if self._passes.rank:
+            return total + self._reading()
+        wide = 2 * self._head
+        if not self._narrow:
+            return total + self._head + self._reading()
+        if self._passes.float32_head:  # its weight, too, and no cast one
+            return total + 2 * wide - (self._head if self._casts else 0) + self._reading()
+        return total + wide + max(self._reading(), self._head)
 
-class _WithoutOptimizer(PolicyUpdate):
-    """Update that ends with the gradients, where it records both peaks."""
+    def _in_layers(self) -> int:
+        """Return the bytes of the backward pass of the last layer, in its MLP, after its forward pass if that is computed again."""
+        shape, cast = self._shape, 0
+        if self._casts:
+            outside = shape.outside if self._passes.rank else 0 if self._tied else self._head // self._width
+            cast = self._width * (shape.weights - outside)
+            cast += 0 if self._passes.rank else self._width * self._hidden * shape.mlp_width
+        elif self._tied and not self._passes.rank:
+            cast = self._head  # the head's gradient, which waits for that of the embeddings
+        return cast + self._kept + self._again + self._stream + 2 * self._width * shape.mlp_width * self._tokens
 
-    live: LiveBytes
-    peaks: tuple[int, int]
+    def _in_embeddings(self) -> int:
+        """Return the bytes at the end of the backward pass."""
+        if self._casts:
+            return self._width * self._shape.weights + FLOAT32 * self._head // self._width
+        return 3 * self._head if self._tied else self._head + self._stream
 
-    def _apply(self, mini_batch: MiniBatch, losses: Tensor, learning_rate: float) -> float:
-        self.peaks = self.live.peak_before, self.live.peak
-        return 0.0
-
-
-def _omitted_logits(config: PreTrainedConfig, passes: Passes, left_out: int) -> int:
-    """Return the bytes of the logits of omitted tokens, as many as the head has in memory at a time."""
-    run = passes.batch.trained - left_out
-    rows = left_out if passes.head_chunk is None else min(left_out, max(passes.head_chunk - run, 0))
-    return rows * int(config.vocab_size) * (4 if passes.float32_head else NAMED_DTYPES[passes.dtype].itemsize)
-
-
-def _call_when_layers_end(policy: Policy, live: LiveBytes) -> None:
-    """Split the count where a backward pass reaches the input of the first layer."""
-
-    def of_embeddings(_: torch.nn.Module, inputs: Any, output: Tensor) -> None:
-        if output.requires_grad:
-            output.register_hook(lambda gradient: live.split())  # type: ignore[no-untyped-call]
-
-    policy.model.get_input_embeddings().register_forward_hook(of_embeddings)
-
-
-@contextmanager
-def _checks_of_recomputation_off() -> Iterator[None]:
-    """Recompute layers without torch's comparison of devices: it sees some tensors through `StandIn`, others not."""
-    checks = checkpoint._allowed_determinism_checks_to_fns
-    before = checks["default"]
-    checks["default"] = checks["none"]
-    try:
-        yield
-    finally:
-        checks["default"] = before
-
-
-def _policy(config: PreTrainedConfig, passes: Passes) -> Policy:
-    dtype = NAMED_DTYPES[passes.dtype]
-    model = _model(config, dtype if passes.sharded else torch.float32)
-    policy = Policy(model, dtype=dtype, float32_head=passes.float32_head)
-    if not passes.on_gpu and dtype.itemsize < torch.float32.itemsize:
-        attend_in_float32(model)
-    if passes.lora.is_on:
-        add_adapter(model, passes.lora)
-    if passes.checkpointed:
-        policy.checkpoint_activations()
-    return policy
-
-
-def _frozen(config: PreTrainedConfig, passes: Passes) -> Policy:
-    return Policy(_model(config, torch.float32), dtype=NAMED_DTYPES[passes.dtype]).requires_grad_(False)
-
-
-def _model(config: PreTrainedConfig, dtype: torch.dtype) -> PreTrainedModel:
-    model: PreTrainedModel = model_class_of(config)._from_config(config, dtype=dtype)
-    model.tie_weights()
-    return model.eval()
-
-
-def _update(policy: Policy, reference: Any, passes: Passes, device: torch.device, live: LiveBytes) -> _WithoutOptimizer:
-    batch = passes.batch
-    training = {"prompts_per_step": batch.sequences, "samples_per_prompt": 1, "learning_rate": 1e-6}
-    update = _WithoutOptimizer(
-        policy=policy,
-        reference=reference,
-        optimizer=adamw(policy.parameters(), 0.0),
-        algorithm=passes.algorithm,
-        training=Training.model_validate(training | {"digests_every": 0, "gates": {"truncated": None}}),
-        budget=Budget(
-            sequences=batch.sequences,
-            head_chunk_tokens=passes.head_chunk,
-            layout=passes.layout,
-            share_prompts=passes.share_prompts,
-        ),
-        temperature=1.0,
-        max_new_tokens=batch.written,
-        pad_token_id=0,
-        world=World(rank=0, size=1, device=device),
-    )
-    update.live = live
-    return update
-
-
-def _rollouts(vocabulary: int, passes: Passes) -> tuple[Batch, int]:
-    """Return sequences of the greatest length, and the number of their trained tokens that are omitted."""
-    batch = passes.batch
-    prompt = batch.longest - batch.written
-    most = MOST_TOKENS if passes.on_gpu else MOST_READ // vocabulary
-    run = min(batch.written, max(most // batch.sequences, 1))
-    ids = [
-        [FIRST_TOKEN + number // batch.samples % (vocabulary - FIRST_TOKEN)] * batch.longest
-        for number in range(batch.sequences)
-    ]
-    mask = [[prompt <= place < prompt + run for place in range(batch.longest)]] * batch.sequences
-    trained = run * batch.sequences
-    rollouts = Batch(
-        sequences=TokenSequences.of(ids, mask),
-        trajectories=torch.arange(batch.sequences),
-        rollout_logprobs=torch.zeros(trained),
-        positive=torch.ones(batch.sequences, dtype=torch.bool),
-        teacher_logprobs=torch.zeros(trained) if passes.algorithm.teacher.source != "none" else None,
-        advantages=torch.zeros(trained),
-    )
-    return rollouts, (batch.written - run) * batch.sequences
+    def _in_forward_passes(self) -> Iterator[int]:
+        """Yield the bytes of forward passes beside what is kept: of a reference, and of a policy whose weights are all frozen."""
+        cast, logits = self._width * self._shape.weights if self._casts else 0, self._of_head()[1]
+        trained = self._passes.batch.trained
+        if self._passes.rank:
+            yield (
+                self._after_forward() + (self._head if self._casts and not self._tied else 0) + logits + self._reading()
+            )
+        if self._passes.reference:
+            waiting = logits if (self._passes.head_chunk or trained) >= trained else 0  # those of the policy
+            layer = 3 * self._width * self._shape.mlp_width * self._tokens
+            yield self._after_forward() + waiting + cast + max(logits + self._reading(), layer)

@@ -14,8 +14,7 @@ class Item:
 
     name: str
     bytes: int
-    how: str  # where the bytes come from, in words; of an unknown item, why they are not known
-    known: bool = True
+    how: str  # where the bytes come from, in words
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +40,7 @@ class Memory:
 
 def memory(what: str, items: Iterable[Item]) -> Memory:
     """Return the memory of these items, without those of 0 bytes."""
-    return Memory(what=what, items=tuple(item for item in items if item.bytes or not item.known))
+    return Memory(what=what, items=tuple(item for item in items if item.bytes))
 
 
 def size(count: float) -> str:

@@ -32,12 +32,6 @@ class StageMemory:
         """The bytes on the device."""
         return sum(each.total for each in self.on_device)
 
-    @property
-    def unknown(self) -> str | None:
-        """The reason why an item is not known, and so the total is too low; None if all are."""
-        items = (item for each in self.on_device for item in each.items)
-        return next((item.how for item in items if not item.known), None)
-
 
 def stages(params: Params, models: Models, *, on_gpu: bool) -> list[StageMemory]:
     """Return the memory of every stage that needs much, but of train with another backend's program.
@@ -47,12 +41,6 @@ def stages(params: Params, models: Models, *, on_gpu: bool) -> list[StageMemory]
     of_sft = [_sft(params, models, on_gpu=on_gpu)] if params.sft.steps else []
     training = [_train(params, models, on_gpu=on_gpu)] if trains_itself(params) else []
     return [*of_sft, *training, _sample(params, models, on_gpu=on_gpu)]
-
-
-def least(params: Params, models: Models, *, on_gpu: bool) -> int:
-    """Return the bytes of a device that are needed without any update. Raises UserError like `stages`."""
-    of_policy = of_train(params, models, gpu=on_gpu).certain if trains_itself(params) else 0
-    return max(of_policy, _sample(params, models, on_gpu=on_gpu).total)
 
 
 def longest_sequence(params: Params, models: Models) -> int:
@@ -137,10 +125,7 @@ def _fullest_gpu(
         if not (config.own_gpus or config.nodes):
             updating.append(server.only(LEFT_BEHIND) if config.release_memory else server)
             sampling.append(server)
-    # An update of unknown memory comes first, so that the plan names it.
-    is_known = all(item.known for process in ranks for item in process.items)
-    phases = (updating, sampling, *alone) if is_known else (updating,)
-    return tuple(max(phases, key=lambda together: sum(each.total for each in together)))
+    return tuple(max((updating, sampling, *alone), key=lambda together: sum(each.total for each in together)))
 
 
 def _sample(params: Params, models: Models, *, on_gpu: bool) -> StageMemory:

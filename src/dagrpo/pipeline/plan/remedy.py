@@ -13,7 +13,7 @@ from dagrpo.config.schema import Params, parse
 from dagrpo.core.errors import UserError
 from dagrpo.pipeline.plan.amounts import size
 from dagrpo.pipeline.plan.machine import Machine
-from dagrpo.pipeline.plan.memory import StageMemory, least, longest_sequence, stages
+from dagrpo.pipeline.plan.memory import StageMemory, longest_sequence, stages
 from dagrpo.pipeline.plan.models import Models
 
 TRAINING = "runtime.training"
@@ -64,13 +64,11 @@ def remedy_for(params: Params, models: Models, machine: Machine) -> Remedy | Non
     for change in _changes(params, models, machine):
         try:
             changed = parse(_with(params, values | change))
-            # An update is counted, which takes a second, only where the rest may fit.
-            may_fit = least(changed, models, on_gpu=machine.on_gpu) <= machine.memory
-            total = fullest(changed, models, machine).total if may_fit else None
+            total = fullest(changed, models, machine).total
         except UserError:  # it does not go with the rest of the parameters
             continue
         values |= change
-        if total is not None and total <= machine.memory:
+        if total <= machine.memory:
             return Remedy(values=values, total=total)
     return None
 

@@ -65,6 +65,12 @@ class MicroBatch:
         return self.sequences * self.written
 
     @property
+    def computed(self) -> int:
+        """The number of computed tokens: those of a shared prompt count once, but for its last one, which is each sequence's own."""
+        repeated = self.sequences - -(-self.sequences // self.samples)
+        return self.sequences * self.longest - repeated * (self.longest - self.written - 1)
+
+    @property
     def number(self) -> int:
         """Return the number of passes of a process over a mini-batch."""
         return -(-self.share // self.sequences)

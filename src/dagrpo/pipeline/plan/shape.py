@@ -79,6 +79,21 @@ class Shape:
         return int(2 * self.text.num_hidden_layers * self.key_value_heads * size)
 
     @property
+    def keys(self) -> int:
+        """The numbers of a token's keys in a layer; it has as many values."""
+        return self.cached_per_token // (2 * int(self.text.num_hidden_layers))
+
+    @property
+    def queries(self) -> int:
+        """The numbers of a token's queries in a layer."""
+        return self.keys // self.key_value_heads * int(self.text.num_attention_heads)
+
+    @property
+    def norms_queries(self) -> bool:
+        """Return True if queries and keys are normalised, as in Qwen3."""
+        return any(name.endswith("q_norm.weight") for name, _ in self.model.named_parameters())
+
+    @property
     def mlp_width(self) -> int:
         """The width of a layer's MLP; with experts, of all that a token is sent to, added up."""
         if not is_mixture_of_experts(self.text):

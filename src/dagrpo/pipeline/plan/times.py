@@ -143,8 +143,8 @@ def _update(training: Training, params: Params, rate: float, speed: Speed, *, mi
     own = batch.written + (length - batch.written) / batch.samples
     head = shape.text.vocab_size * shape.text.hidden_size
     forward = 2 * ((model.parameters - head + model.attention * length) * own + head * batch.written)
-    times = 2 if passes.lora.is_on else 3
-    times += passes.checkpointed + (passes.algorithm.kl.coefficient > 0) + passes.looks_ahead
+    times = 2 if passes.rank else 3
+    times += passes.checkpointed + passes.reference + passes.looks_ahead
     sequences = batch.share * mini_batches * training.processes
     if speed.cores is not None:
         return sequences * times * forward / rate, sequences * length

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from dagrpo.checkpoints.experts import is_mixture_of_experts
 from dagrpo.config.schema import Params
-from dagrpo.pipeline.plan.activations import NeedsValues, Passes, peak_bytes
+from dagrpo.pipeline.plan.activations import Activations, Passes
 from dagrpo.pipeline.plan.amounts import BYTES, FLOAT32, GIBIBYTE, Item, Memory, memory
 from dagrpo.pipeline.plan.models import Models
 from dagrpo.pipeline.plan.sequences import Lengths, MicroBatch
@@ -43,13 +43,8 @@ class Training:
     copies: int = 1  # of the policy, each over as many processes
     may_compile: bool = False  # whether torch compiles the layers
 
-    @property
-    def certain(self) -> int:
-        """Return the bytes that any micro-batch needs: weights, gradients and optimizer."""
-        return self._weights() + self._part(self.trained.trained) * (FLOAT32 + ADAMW_STATES * BYTES[self.moments])
-
     def memory(self) -> Memory:
-        """Return the memory at the peak of a step; that of the passes is unknown if they cannot run without values."""
+        """Return the memory at the peak of a step."""
         return memory(TRAINING, self._items())
 
     def bytes_on_links(self, mini_batches: int, share: float) -> float:
@@ -90,7 +85,7 @@ class Training:
             yield Item(name="reference policy", bytes=self._weights(), how=of_weights)
         if self.processes > 1:
             yield from self._of_fsdp()
-        yield from self._of_micro_batch(gradients)
+        yield from self._of_micro_batch()
         process, what = (PROCESS_ON_GPU, "CUDA") if self.passes.on_gpu else (PROCESS_ON_CPU, "Python")
         yield Item(name="the process itself", bytes=process, how=f"{what} and libraries")
 
@@ -103,16 +98,10 @@ class Training:
         how = f"{self.passes.dtype}, two blocks and what is outside them, and float32 gradients of as much"
         yield Item(name="gathered by FSDP", bytes=gathered, how=how)
 
-    def _of_micro_batch(self, gradients: int) -> Iterator[Item]:
+    def _of_micro_batch(self) -> Iterator[Item]:
         passes, batch = self.passes, self.passes.batch
-        try:
-            peak = peak_bytes(self.shape, passes)
-        except NeedsValues as error:
-            yield Item(name="passes of a micro-batch", bytes=0, how=str(error), known=False)
-            return
-        # A run from a first micro-batch makes the gradients, which are listed above.
-        peak = max(peak - (0 if passes.accumulates else gradients), 0)
-        how = f"{batch.sequences:,} sequences of {batch.longest:,} tokens in {passes.dtype}: the trainer's update, run without values"
+        peak = Activations(self.shape, passes).peak
+        how = f"{batch.sequences:,} sequences of {batch.longest:,} tokens in {passes.dtype}"
         yield Item(name="passes of a micro-batch", bytes=peak, how=how)
         many = bool(self.trained.adapter) or passes.checkpointed
         share = HOLES_ON_GPU if passes.on_gpu else MANY_HOLES_ON_CPU if many else HOLES_ON_CPU
@@ -159,12 +148,11 @@ def of_train(params: Params, models: Models, *, gpu: bool) -> Training:
         dtype=training.dtype,
         layout=layout,
         on_gpu=gpu,
-        algorithm=algorithm,
-        lora=training.lora,
+        reference=algorithm.kl.coefficient > 0,
+        rank=training.lora.rank,
         checkpointed=runtime.activation_checkpointing,
         head_chunk=head_chunk_of(runtime, on_gpu=gpu),
         float32_head=params.rollout.head_dtype == "float32" and training.dtype != "float32",
-        share_prompts=share,
         sharded=processes > 1,
         accumulates=batch.number > 1 or processes > 1,
         looks_ahead=training.mini_batches > 1 or Objective(algorithm, params.rollout.max_new_tokens, None).looks_ahead,
@@ -192,7 +180,7 @@ def of_sft(params: Params, models: Models, *, gpu: bool) -> Training:
         dtype=sft.dtype,
         layout=_layout(runtime, shape, sft.dtype, gpu=gpu, sharded=runtime.processes > 1),
         on_gpu=gpu,
-        lora=sft.lora,
+        rank=sft.lora.rank,
         checkpointed=runtime.activation_checkpointing,
         head_chunk=head_chunk_of(runtime, on_gpu=gpu),
         sharded=runtime.processes > 1,
