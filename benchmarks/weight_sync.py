@@ -29,7 +29,7 @@ from dagrpo.engine.sglang.broadcast import BroadcastGroup
 from dagrpo.engine.sglang.client import ServerClient
 from dagrpo.engine.sglang.command import HOST
 from dagrpo.engine.sglang.server import SGLangServer
-from dagrpo.engine.sglang.tensor_sync import buckets, obstacle_to_sharing, sync_device
+from dagrpo.engine.sglang.tensor_sync import SharedMemory, buckets, obstacle_to_sharing, sync_device
 from dagrpo.engine.weight_files import WeightsFolder
 from dagrpo.utils.child_variables import interface_of, sockets_on
 
@@ -75,7 +75,9 @@ def _measure(given: argparse.Namespace, server: SGLangServer) -> None:
         group = BroadcastGroup(HOST, device, 600)
         ways = {
             "folder": ServerPool([client], loop, folder, version),
-            "tensors": ServerPool([client], loop, folder, version, buckets=partial(buckets, device=device)),
+            "tensors": ServerPool(
+                [client], loop, folder, version, buckets=partial(buckets, memory=SharedMemory(device))
+            ),
             "distributed": ServerPool([client], loop, folder, version, buckets=group.buckets, group=group),
         }
         seconds: dict[str, list[float]] = {way: [] for way in ways}

@@ -229,7 +229,23 @@ SEEING = {"fresh": {"vision": {"family": "qwen2_5_vl"}}}
             {"runtime": {"engine": {"nodes": 1, "own_gpus": True}}},
             "runtime.engine.nodes is 1, so that no server shares a machine with the policy: set runtime.engine.own_gpus to false",
         ),
-        ({"runtime": {"engine": {"nodes": 1, "weight_sync": "tensors"}}}, "leave servers, nodes, own_gpus"),
+        ({"runtime": {"engine": {"nodes": 1, "weight_sync": "tensors"}}}, "leave servers, nodes and own_gpus"),
+        (
+            {
+                "runtime": {
+                    "engine": {"replicas": 2, "tensor_parallel": 2, "weight_sync": "tensors"},
+                    "training": {"processes": 2},
+                }
+            },
+            "replicas x tensor_parallel 4, each of which opens the memory of one of runtime.training.processes, but these are 2",
+        ),
+        (
+            {
+                "training": {"staleness": 1},
+                "runtime": {"engine": {"replicas": 2, "weight_sync": "tensors"}, "training": {"processes": 2}},
+            },
+            "with training.staleness 1 only the first process has the weights that 2 GPUs would open",
+        ),
         (
             {"runtime": {"engine": {"nodes_per_server": 2}}},
             "`runtime.engine`: nodes_per_server is 2, but nodes is 0 and replicas 1: set nodes",

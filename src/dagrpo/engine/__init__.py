@@ -18,6 +18,7 @@ from dagrpo.engine.config import EngineConfig
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from dagrpo.checkpoints.gather import RankMemory
     from dagrpo.checkpoints.tensors import Tensors
     from dagrpo.config.schema import Params
     from dagrpo.core.section import HeadDtype
@@ -49,7 +50,6 @@ class Capabilities:
     weight_digest: bool = False  # it reports digests of its tensors: training.gates.digest_mebibytes
     lora: AdapterLayers | None = None  # it serves an adapter beside its weights: training.lora.serving
     release_memory: bool = False  # it leaves its GPU while the policy is updated: release_memory
-    tensors_by_ipc: bool = False  # it opens tensors in the trainer's memory, on a GPU or a CPU: weight_sync
     tensor_parallel: bool = False  # it divides a model over several GPUs: tensor_parallel
     spans_nodes: bool = False  # it divides a model over several machines: nodes_per_server
     elsewhere: bool = False  # it works with servers that run elsewhere: servers
@@ -65,7 +65,7 @@ class Footprint:
     cpu_bytes: int = 0  # of its processes on a CPU, without the files that they map
     packed_dtypes: frozenset[str] = frozenset()  # whose weights it holds twice on a CPU
     packed_limit: int = 0  # bytes of the largest model that it holds twice
-    sync_bytes: int = 0  # of the trainer's memory for tensors on their way to it (tensors_by_ipc)
+    sync_bytes: int = 0  # of a trainer's rank, for tensors on their way to it (Engine.memory)
 
 
 def _takes_any(config: Any, section: str, params: Params) -> None:
@@ -84,6 +84,8 @@ class Engine(Generic[ConfigType]):
     open_classifier: ClassifierOpener | None = (
         None  # serves reward.components.reward_model; None: it serves no classifiers
     )
+    # Returns memory of a rank of a training that the server on its GPU opens. None: it opens none (weight_sync: tensors).
+    memory: Callable[[], RankMemory] | None = None
     packages: tuple[str, ...] = ()  # installed ones whose versions may change its results; part of a stage's identity
     key_variable: str | None = None  # environment variable with the key of servers that run elsewhere
     reserved_tokens: int = 0  # of its context, that no prompt can use
@@ -113,11 +115,12 @@ def capabilities_of(config: EngineConfig) -> Capabilities:
     return engine_of(config).capabilities
 
 
-def may_share_memory(config: EngineConfig) -> bool:
-    """Return True if a server of this section may open the trainer's tensors, so that the trainer has to allocate them for it."""
-    alone = config.gpus == 1 and not config.own_gpus and not config.serves_elsewhere
-    chosen = config.weight_sync == "tensors" or (config.weight_sync is None and alone)
-    return capabilities_of(config).tensors_by_ipc and chosen
+def may_share_memory(config: EngineConfig, ranks: int) -> bool:
+    """Return True if servers of this section may open tensors of the trainer's first ranks, one rank on each of their GPUs, so that
+    these have to allocate them for it. `ranks`: on the first machine.
+    """
+    beside = config.gpus <= ranks and not config.own_gpus and not config.serves_elsewhere
+    return engine_of(config).memory is not None and config.weight_sync in ("tensors", None) and beside
 
 
 def open_engine(

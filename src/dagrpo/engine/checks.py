@@ -49,7 +49,7 @@ def _missing(section: str, config: EngineConfig) -> Iterator[str]:
         yield f"{section}.servers names servers that run elsewhere"
     if config.release_memory and not able.release_memory:
         yield f"{section}.release_memory is true"
-    if config.weight_sync == "tensors" and not able.tensors_by_ipc:
+    if config.weight_sync == "tensors" and engine_of(config).memory is None:
         yield f"{section}.weight_sync is tensors"
     if config.nodes and engine_of(config).start is None:
         yield f"{section}.nodes is {config.nodes}"
@@ -143,8 +143,25 @@ def _check_policy(params: Params) -> None:
             f"runtime.engine.nodes is {engine.nodes}, so that no server shares a machine with the policy: set runtime.engine.{key} to false"
         )
     _check_release(POLICY, engine, training.staleness)
+    if engine.weight_sync == "tensors" and engine.gpus > 1:
+        _check_tensors(engine, params.runtime.training.processes, training.staleness)
     if training.lora.serving == "adapter":
         _check_served_adapter(params)
+
+
+def _check_tensors(engine: EngineConfig, processes: int, staleness: int) -> None:
+    """Raise UserError if not each GPU of the servers has a process of the trainer with the weights."""
+    tensors = "runtime.engine.weight_sync is tensors"
+    if engine.gpus > processes:
+        raise UserError(
+            f"{tensors}, with replicas x tensor_parallel {engine.gpus}, each of which opens the memory of one of "
+            f"runtime.training.processes, but these are {processes}: set weight_sync to null, or processes to {engine.gpus}"
+        )
+    if staleness:
+        raise UserError(
+            f"{tensors}, but with training.staleness {staleness} only the first process has the weights that "
+            f"{engine.gpus} GPUs would open: set weight_sync to null, or staleness to 0"
+        )
 
 
 def _check_caches(params: Params) -> None:

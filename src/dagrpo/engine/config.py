@@ -27,9 +27,9 @@ class EngineConfig(Choice):
     weight_sync: Literal["folder", "tensors", "distributed"] | None = Field(
         None,
         description="Road of the weights to a server that the stage starts. folder: safetensors files. tensors: memory that trainer and "
-        "server share, on their common GPU (CUDA IPC) or on the CPU. distributed: broadcasts to the servers of `nodes`, by NCCL on GPUs "
-        "and gloo on CPUs. null: tensors if one server shares the policy's GPU and can open its memory, also with release_memory; else "
-        "folder.",
+        "servers share, on their common GPUs (CUDA IPC) or on the CPU: each GPU of a server belongs to one of "
+        "runtime.training.processes. distributed: broadcasts to the servers of `nodes`, by NCCL on GPUs and gloo on CPUs. null: tensors if "
+        "the servers share the policy's GPUs and can open their memory, also with release_memory; else folder.",
     )
     max_total_tokens: Annotated[int, Field(ge=1024, le=1 << 30)] | None = Field(
         65_536,
@@ -109,11 +109,11 @@ class EngineConfig(Choice):
         return self
 
     @model_validator(mode="after")
-    def _tensors_reach_one_server_beside_the_trainer(self) -> Self:
-        if self.weight_sync == "tensors" and (self.servers or self.nodes or self.own_gpus or self.gpus > 1):
+    def _tensors_reach_servers_beside_the_trainer(self) -> Self:
+        if self.weight_sync == "tensors" and (self.servers or self.nodes or self.own_gpus):
             raise UserError(
-                "weight_sync is tensors, which only one server on the GPU of the policy, or on its CPU, can open: set it to null, or "
-                "leave servers, nodes, own_gpus, replicas and tensor_parallel at their defaults"
+                "weight_sync is tensors, which only servers on the GPUs of the policy, or on its CPU, can open: set it to null, or leave "
+                "servers, nodes and own_gpus at their defaults"
             )
         return self
 

@@ -138,16 +138,21 @@ class ClassifierOpener(Protocol):
     ) -> AbstractContextManager[Classifier]: ...
 
 
+Payload = (
+    Sequence[str] | Mapping[str, Any]
+)  # handles, one for each GPU of a server; of a broadcast, the fields of the request
+
+
 class Bucket(Protocol):
-    """Tensors of a weight sync that a server gets together: in memory that it shares with this process, or by a broadcast."""
+    """Tensors of a weight sync that a server gets together: in memory that it shares with ranks, or by a broadcast."""
 
     @property
     def is_last(self) -> bool:
         """Return True for the last bucket of a weight sync."""
         ...
 
-    def payload(self) -> str | Mapping[str, Any]:
-        """Return the handle for one server and one opening; of a broadcast, the fields of the request."""
+    def payloads(self, servers: Sequence[int]) -> Sequence[Payload]:
+        """Return what each of these servers gets, by number, for one opening. They have closed the bucket before."""
         ...
 
     def sent(self) -> AbstractContextManager[None]:
@@ -203,7 +208,7 @@ class Client(Protocol):
         """Prepare for buckets of weights."""
         ...
 
-    async def load_bucket(self, payload: str | Mapping[str, Any], version: WeightVersion | None) -> None:
+    async def load_bucket(self, payload: Payload, version: WeightVersion | None) -> None:
         """Load one bucket. `version` comes with the last one."""
         ...
 

@@ -12,8 +12,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-import torch
-
 from dagrpo.checkpoints.gather import free_cached
 from dagrpo.checkpoints.tensors import Tensors
 from dagrpo.core.types import Completion, SamplingRequest, ScoringRequest
@@ -50,7 +48,7 @@ class ServerPool(SessionServers):
         `leaves`: whether they can release their GPU memory (`release_memory`). `keeps_all`: whether the death of one is the end, as the
         assignment of requests to servers depends on their number.
         `adapters`: the folders of an adapter's versions, if `load` gets those. It is then called before any request.
-        `buckets`: cuts weights into buckets of tensors that all servers can open; None: weights travel in the folder.
+        `buckets`: cuts weights into buckets of tensors that the servers can open; None: weights travel in the folder.
         `group`: in which buckets are broadcast, if they are.
         """
         super().__init__(servers, loop, version, keeps_all=keeps_all)
@@ -108,8 +106,6 @@ class ServerPool(SessionServers):
             self._form(self._group)
         self._everywhere(lambda server: server.begin_sync())
         self._send_buckets(buckets)
-        if torch.cuda.is_available():
-            torch.cuda.ipc_collect()  # type: ignore[no-untyped-call] # frees what servers have closed
         if self._leaves:
             free_cached(weights)  # of the buckets: now the servers' key-value caches come back
         self._everywhere(lambda server: server.end_sync())
@@ -120,9 +116,10 @@ class ServerPool(SessionServers):
         numbers, self._grouped = self._grouped, []  # an error ends the group
         for bucket in buckets:
             version = self._version if bucket.is_last else None
+            payloads = dict(zip(map(id, self._servers.values()), bucket.payloads([*self._servers]), strict=True))
             with bucket.sent():
                 self._everywhere(
-                    lambda server: server.load_bucket(bucket.payload(), version),  # noqa: B023 - called at once
+                    lambda server: server.load_bucket(payloads[id(server)], version),  # noqa: B023 - called at once
                     needs_all=self._group is not None,
                 )
         self._grouped = numbers

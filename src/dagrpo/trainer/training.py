@@ -36,7 +36,8 @@ def train(
     Raises UserError if the data, the checkpoint, the engine or a saved state cannot be used.
     """
     compute_deterministically(run.rollout.deterministic)
-    if not (world.is_rank_zero and may_share_memory(run.runtime.engine)):
+    engine, processes = run.runtime.engine, run.runtime.training.processes
+    if not (world.rank < engine.gpus and may_share_memory(engine, processes)):
         expand_segments()
     with explained(), states.exclusive(run.state) if world.is_rank_zero else nullcontext():
         setup = Setup(run, world, report_held_out)

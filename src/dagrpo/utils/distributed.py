@@ -60,6 +60,11 @@ class World:
     copies: int = 1  # of the policy, each sharded over as many ranks: one, or one on each node
 
     @property
+    def ranks_here(self) -> int:
+        """Return the number of ranks on each machine; the first machine has the first ones."""
+        return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+
+    @property
     def is_rank_zero(self) -> bool:
         """Return True for rank 0, which samples, grades, records and writes; the others only compute."""
         return self.rank == 0
@@ -88,6 +93,20 @@ class World:
             dist.broadcast(tensor, src=0, group=self.patient)
             own[name] = tensor
         return own
+
+    def gather(self, value: Any) -> list[Any]:
+        """Return the values of all ranks, in every rank. They must be JSON-serialisable."""
+        if self.size == 1:
+            return [value]
+        own = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
+        lengths = torch.zeros(self.size, dtype=torch.int64)
+        lengths[self.rank] = own.numel()
+        counts = self.all_reduce(lengths).tolist()
+        joined = torch.zeros(sum(counts), dtype=torch.uint8)
+        parts = torch.split(joined, counts)
+        parts[self.rank].copy_(own)
+        self.all_reduce(joined)
+        return [json.loads(part.numpy().tobytes()) for part in parts]
 
     def all_reduce(self, values: Tensor) -> Tensor:
         """Return the sum over all ranks, in every rank; `values` is overwritten. On the CPU, or on this rank's device."""

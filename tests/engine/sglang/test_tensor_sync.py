@@ -1,6 +1,5 @@
 """Weights that reach a server in buckets of memory are those that the folder gives it, byte for byte."""
 
-import gc
 import os
 import shutil
 import threading
@@ -8,6 +7,7 @@ from base64 import b64decode
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -27,17 +27,17 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from dagrpo.checkpoints.tensors import CastTensors, StateTensors, TensorSpec, total_bytes
 from dagrpo.core.errors import UserError
-from dagrpo.engine import sglang
+from dagrpo.engine import may_share_memory, sglang
 from dagrpo.engine.background import BackgroundLoop
 from dagrpo.engine.errors import ServerAway, ServerError
 from dagrpo.engine.http import Endpoint
 from dagrpo.engine.pool import ServerPool
-from dagrpo.engine.sglang import connect
+from dagrpo.engine.sglang import connect, tensor_sync
 from dagrpo.engine.sglang.broadcast import BroadcastGroup
 from dagrpo.engine.sglang.client import ServerClient
 from dagrpo.engine.sglang.connect import device_of_sync
 from dagrpo.engine.sglang.server import SGLangServer
-from dagrpo.engine.sglang.tensor_sync import Bucket, buckets
+from dagrpo.engine.sglang.tensor_sync import Bucket, SharedMemory, buckets
 from dagrpo.engine.weight_files import WeightsFolder
 
 CPU = torch.device("cpu")
@@ -61,24 +61,38 @@ class CountedTensors(StateTensors):
         return super().read(name)
 
 
-def opened(bucket: Bucket) -> dict[str, torch.Tensor]:
-    """The tensors of a bucket, as a server views them."""
-    return {
-        part.name: bucket.flat[part.start_idx : part.end_idx].view(part.dtype).reshape(part.shape)
-        for part in bucket.parts
+@dataclass(frozen=True)
+class Opened:
+    """What a server makes of a bucket."""
+
+    tensors: dict[str, torch.Tensor]
+    bytes: int
+    is_last: bool
+
+
+def opened(bucket: Bucket) -> Opened:
+    """The bucket by SGLang's unpickler, copied, and closed again."""
+    ((handle,),) = bucket.payloads([0])
+    assert len(handle) < 4096, "handles travel, not values"
+    common = pytest.importorskip("sglang.srt.utils.common")
+    read = common.MultiprocessingSerializer.deserialize(b64decode(handle))
+    flat = read["flattened_tensor"].clone()
+    tensors = {
+        part.name: flat[part.start_idx : part.end_idx].view(part.dtype).reshape(part.shape) for part in read["metadata"]
     }
+    return Opened(tensors, flat.numel(), bucket.is_last)
 
 
 @pytest.mark.parametrize(("most", "count"), [(1 << 20, 1), (150, 2), (1, 4)])
 def test_every_tensor_is_read_once_and_lies_unchanged_in_one_bucket(most: int, count: int) -> None:
     weights = CountedTensors(STATE)
-    filled = [*buckets(weights, CPU, most)]
+    filled = [opened(bucket) for bucket in buckets(weights, SharedMemory(CPU), most=most)]
     assert weights.names == [*STATE]
     assert [bucket.is_last for bucket in filled] == [False] * (count - 1) + [True]
-    found = {name: tensor for bucket in filled for name, tensor in opened(bucket).items()}
+    found = {name: tensor for bucket in filled for name, tensor in bucket.tensors.items()}
     assert all(torch.equal(found[name], tensor) and found[name].dtype == tensor.dtype for name, tensor in STATE.items())
-    assert all(bucket.flat.numel() <= most or len(bucket.parts) == 1 for bucket in filled)
-    assert sum(bucket.flat.numel() for bucket in filled) < total_bytes(weights) + 16 * len(STATE)
+    assert all(bucket.bytes <= most or len(bucket.tensors) == 1 for bucket in filled)
+    assert sum(bucket.bytes for bucket in filled) < total_bytes(weights) + 16 * len(STATE)
 
 
 def test_shared_memory_without_room_for_a_bucket_is_refused_before_it_is_written(
@@ -86,22 +100,13 @@ def test_shared_memory_without_room_for_a_bucket_is_refused_before_it_is_written
 ) -> None:
     weights = StateTensors({"w": torch.ones(250)})
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=1000))
-    assert len([*buckets(weights, CPU)]) == 1
+    memory = SharedMemory(CPU)
+    assert memory.hold(weights.specs, weights.read)
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=999))
     with pytest.raises(
         UserError, match=r"/dev/shm has 999 bytes free.* takes 1,000: make room, or set .*weight_sync to folder"
     ):
-        next(buckets(weights, CPU))
-
-
-def test_sglangs_restricted_unpickler_opens_a_bucket() -> None:
-    common = pytest.importorskip("sglang.srt.utils.common")
-    (bucket,) = buckets(StateTensors(STATE), CPU)
-    payload = bucket.payload()
-    assert len(payload) < 4096, "handles travel, not values"
-    read = common.MultiprocessingSerializer.deserialize(b64decode(payload))
-    assert torch.equal(read["flattened_tensor"], bucket.flat)
-    assert read["metadata"] == [*bucket.parts]
+        memory.hold(weights.specs, weights.read)
 
 
 def test_a_server_that_refuses_a_bucket_is_not_given_the_new_version(serve: Serve, tmp_path: Path) -> None:
@@ -112,7 +117,7 @@ def test_a_server_that_refuses_a_bucket_is_not_given_the_new_version(serve: Serv
     server = serve(refuse)
     with BackgroundLoop() as loop, WeightsFolder(tmp_path, tmp_path / "weights") as folder:
         client = ServerClient(Endpoint(address=server.address), 5)
-        pool = ServerPool([client], loop, folder, STARTED_WITH, buckets=partial(buckets, device=CPU))
+        pool = ServerPool([client], loop, folder, STARTED_WITH, buckets=partial(buckets, memory=SharedMemory(CPU)))
         with pytest.raises(ServerError, match=r"refused /update_weights_from_tensor .*no room"):
             pool.load(StateTensors(STATE), "step_1")
         assert server.paths == ["/begin_weight_update", "/update_weights_from_tensor"]
@@ -133,7 +138,8 @@ def test_a_server_that_has_left_its_gpu_has_room_for_its_cache_again_once_the_bu
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: asked.append("freed here"))
     with BackgroundLoop() as loop, WeightsFolder(tmp_path, tmp_path / "weights") as folder:
         client = ServerClient(Endpoint(address=serve(answer).address), 5)
-        pool = ServerPool([client], loop, folder, STARTED_WITH, leaves=True, buckets=partial(buckets, device=CPU))
+        cut = partial(buckets, memory=SharedMemory(CPU))
+        pool = ServerPool([client], loop, folder, STARTED_WITH, leaves=True, buckets=cut)
         pool.release_memory()
         asked.clear()
         pool.load(StateTensors(STATE), "step_1")
@@ -149,7 +155,9 @@ def test_a_server_that_has_left_its_gpu_has_room_for_its_cache_again_once_the_bu
     ]
 
 
-def test_servers_that_went_or_came_back_form_a_new_group(serve: Serve, tmp_path: Path) -> None:
+def test_servers_that_went_or_came_back_form_a_new_group(
+    serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     formed: list[int] = []
     joined: list[tuple[int, int]] = []  # server, rank
     left: list[tuple[int, str]] = []  # server, group
@@ -177,8 +185,9 @@ def test_servers_that_went_or_came_back_form_a_new_group(serve: Serve, tmp_path:
 
     with BackgroundLoop() as loop, WeightsFolder(tmp_path, tmp_path / "weights") as folder:
         clients = [ServerClient(Endpoint(address=serve(answers(number)).address), 5) for number in range(2)]
-        cut = partial(buckets, device=CPU)
-        pool = ServerPool(clients, loop, folder, STARTED_WITH, buckets=cut, group=FakeGroup())
+        unheard = BroadcastGroup("127.0.0.1", CPU, 5)
+        monkeypatch.setattr(unheard, "broadcast", lambda flat: None)
+        pool = ServerPool(clients, loop, folder, STARTED_WITH, buckets=unheard.buckets, group=FakeGroup())
         for step in (1, 2):
             pool.load(StateTensors(STATE), f"step_{step}")
         assert (formed, sorted(joined)) == ([2], [(0, 1), (1, 3)])
@@ -287,7 +296,7 @@ def test_a_server_holds_and_samples_what_it_does_of_the_folder(
     largest = max(TensorSpec(dtype=t.dtype, shape=tuple(t.shape)).bytes for t in state.values())
     with BackgroundLoop() as loop, WeightsFolder(tiny_model, None) as folder:
         client = ServerClient(server.endpoint, 120)
-        cut = partial(buckets, device=CPU, most=largest)
+        cut = partial(buckets, memory=SharedMemory(CPU), most=largest)
         synced = ServerPool([client], loop, folder, STARTED_WITH, buckets=cut)
         synced.load(StateTensors(state), "scaled")
         assert synced.digests() == digests
@@ -327,13 +336,22 @@ class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return function(*arguments, **(options or {}))
 
 
+class Unhandled(SharedMemory):
+    """Memory that cannot be shared: a server gets no handle."""
+
+    def hold(self, specs: Mapping[str, TensorSpec], read: Callable[[str], torch.Tensor]) -> str | None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(tensor_sync, "_handle", lambda flat, parts: None)
+            return super().hold(specs, read)
+
+
 @pytest.mark.parametrize("count", [2, 8])
 def test_weights_on_a_device_are_cast_once_and_copied_once_on_it(count: int) -> None:
     """On the device meta, where anything that left it or waited for it would raise."""
     masters = StateTensors({f"w{number}": torch.empty(100, 7, device="meta") for number in range(count)})
     weights = CastTensors(masters, torch.bfloat16)
     with Operations() as seen:
-        filled = [*buckets(weights, torch.device("meta"), 3000)]
+        filled = [bucket.payloads([0]) for bucket in buckets(weights, Unhandled(torch.device("meta")), most=3000)]
     assert len(filled) == count // 2
     assert (seen.names["_to_copy"], seen.names["copy_"]) == (count, count)
     assert seen.written == total_bytes(weights)
@@ -360,8 +378,29 @@ def test_tensors_are_shared_where_the_server_has_the_gpu_of_the_policy_or_the_us
     monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(connect, "obstacle_to_sharing", lambda device: None)
-    device = device_of_sync(sglang.Config.model_validate(given))
+    device = device_of_sync(sglang.Config.model_validate(given), StateTensors(STATE))
     assert (None if device is None else device.type) == expected
+
+
+@pytest.mark.parametrize(
+    ("given", "ranks", "shared"),
+    [
+        ({}, 4, True),
+        ({"replicas": 4}, 4, True),
+        ({"replicas": 2, "tensor_parallel": 2}, 4, True),
+        ({"replicas": 2, "tensor_parallel": 2, "weight_sync": "tensors"}, 5, True),
+        ({"replicas": 4}, 3, False),
+        ({"replicas": 2, "tensor_parallel": 2}, 2, False),
+        ({"replicas": 4, "weight_sync": "folder"}, 4, False),
+        ({"replicas": 4, "own_gpus": True}, 4, False),
+        ({"nodes": 1}, 4, False),
+        ({"servers": ["http://127.0.0.1:1"]}, 4, False),
+    ],
+)
+def test_each_gpu_of_a_server_needs_a_rank_that_allocates_for_it(
+    given: dict[str, Any], ranks: int, shared: bool
+) -> None:
+    assert may_share_memory(sglang.Config.model_validate(given), ranks) is shared
 
 
 def test_expandable_segments_leave_the_folder_and_are_named_to_who_asks_for_tensors(
@@ -370,9 +409,9 @@ def test_expandable_segments_leave_the_folder_and_are_named_to_who_asks_for_tens
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "garbage_collection_threshold:0.8,expandable_segments:True")
-    assert device_of_sync(sglang.Config()) is None
+    assert device_of_sync(sglang.Config(), StateTensors(STATE)) is None
     with pytest.raises(UserError, match="expandable segments"):
-        device_of_sync(sglang.Config(weight_sync="tensors"))
+        device_of_sync(sglang.Config(weight_sync="tensors"), None)
 
 
 class SharedStorage:
@@ -406,28 +445,28 @@ def test_a_gpu_whose_memory_cannot_be_shared_leaves_the_folder_and_is_named_to_w
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     _share_on_a_gpu("cudaMallocAsync does not yet support shareIpcHandle.\nCalled from ...", monkeypatch)
-    assert device_of_sync(sglang.Config()) is None
+    assert device_of_sync(sglang.Config(), StateTensors(STATE)) is None
     line = " ".join(capfd.readouterr().err.split())
     assert "as files, and not by CUDA IPC" in line
     assert "(cudaMallocAsync does not yet support shareIpcHandle.)" in line
     with pytest.raises(UserError, match=r"weight_sync is tensors, but torch cannot share memory of this GPU"):
-        device_of_sync(sglang.Config(weight_sync="tensors"))
+        device_of_sync(sglang.Config(weight_sync="tensors"), None)
 
 
 def test_trying_to_share_memory_of_a_gpu_keeps_none_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     released = _share_on_a_gpu(None, monkeypatch)
-    assert device_of_sync(sglang.Config()) == torch.device("cuda", 0)
+    assert device_of_sync(sglang.Config(), StateTensors(STATE)) == torch.device("cuda", 0)
     assert released == [(b"counter", 64)]
 
 
 def test_nothing_is_tried_on_the_gpu_for_a_server_that_keeps_its_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     released = _share_on_a_gpu(None, monkeypatch)
-    assert device_of_sync(sglang.Config(), loads=False) is None
+    assert device_of_sync(sglang.Config(), None) is None
     assert released == []
 
 
 @pytest.mark.parametrize(
-    "elsewhere", [{"servers": ["http://127.0.0.1:1"]}, {"own_gpus": True}, {"replicas": 2}, {"tensor_parallel": 2}]
+    "elsewhere", [{"servers": ["http://127.0.0.1:1"]}, {"own_gpus": True}, {"own_gpus": True, "replicas": 2}]
 )
 def test_tensors_for_servers_that_cannot_open_them_are_refused(elsewhere: dict[str, Any]) -> None:
     with pytest.raises(ValidationError, match="weight_sync is tensors"):
@@ -442,9 +481,9 @@ def test_shared_memory_of_a_sync_is_gone_once_both_sides_have_closed_it(most: in
         return {path.name for path in Path("/dev/shm").glob(f"torch_{os.getpid()}_*")}
 
     before = shared()
-    for bucket in buckets(StateTensors(STATE), CPU, most):
-        opened_there = common.MultiprocessingSerializer.deserialize(b64decode(bucket.payload()))
+    for bucket in buckets(StateTensors(STATE), SharedMemory(CPU), most=most):
+        ((handle,),) = bucket.payloads([0])
+        opened_there = common.MultiprocessingSerializer.deserialize(b64decode(handle))
         assert len(shared() - before) == 1
-        del opened_there, bucket
-    gc.collect()
+        del opened_there
     assert shared() == before

@@ -91,3 +91,15 @@ def test_an_a100_is_faster_than_an_l40s_and_an_h100_about_twice_as_fast_as_an_a1
         )
         assert l40s < a100
         assert 1.9 < h100 / a100 < 2.5
+
+
+def test_weights_are_planned_in_buckets_where_each_gpu_of_a_server_has_a_process(folder: Path) -> None:
+    params, shapes, machine = planned(["qwen2_5_7b", "gsm8k", "grpo", "h100_x4"], folder)
+    size = 2 * 7_615_616_512
+    of_more = params.runtime.engine.model_copy(update={"tensor_parallel": 2})
+    runtime = params.runtime.model_copy(update={"engine": of_more})
+    beside, more = (
+        train_of(each, shapes, machine) for each in (params, params.model_copy(update={"runtime": runtime}))
+    )
+    assert beside.of_a_step["weight sync"] == pytest.approx(size / 5e9)
+    assert more.of_a_step["weight sync"] > 2 * size / 1e9

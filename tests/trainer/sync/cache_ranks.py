@@ -18,7 +18,7 @@ from dagrpo.engine.background import BackgroundLoop
 from dagrpo.engine.http import Endpoint
 from dagrpo.engine.pool import ServerPool
 from dagrpo.engine.sglang.client import ServerClient
-from dagrpo.engine.sglang.tensor_sync import buckets
+from dagrpo.engine.sglang.tensor_sync import SharedMemory, buckets
 from dagrpo.engine.weight_files import WeightsFolder
 from dagrpo.trainer.model.fsdp import load_policy
 from dagrpo.utils.distributed import World, process_group
@@ -30,7 +30,8 @@ def note(out: Path, event: str) -> None:
 
 
 def run(initial: Path, out: Path, road: str, world: World) -> None:
-    weights = GatheredWeights(load_policy(initial, world).model, torch.float32, world)
+    memory = SharedMemory(torch.device("cpu"))
+    weights = GatheredWeights(load_policy(initial, world).model, torch.float32, world, memory=memory)
 
     def free() -> None:
         time.sleep(0.3 * world.rank)  # a server that waits for nobody would be first
@@ -46,7 +47,7 @@ def run(initial: Path, out: Path, road: str, world: World) -> None:
             note(out, f"server takes {body['tags'][0]}")
         return 200, {"success": True}
 
-    cut = partial(buckets, device=torch.device("cpu")) if road == "tensors" else None
+    cut = partial(buckets, memory=memory) if road == "tensors" else None
     with BackgroundLoop() as loop, WeightsFolder(out, out / "weights") as folder:
         client = ServerClient(Endpoint(address=ScriptedServer(answer).address), 5)
         pool = ServerPool([client], loop, folder, STARTED_WITH, leaves=True, buckets=cut)

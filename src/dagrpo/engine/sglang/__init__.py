@@ -18,6 +18,7 @@ from dagrpo.engine.config import EngineConfig
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
+    from dagrpo.checkpoints.gather import RankMemory
     from dagrpo.config.schema import Params
     from dagrpo.engine.interface import Classifier, RolloutEngine
 
@@ -195,6 +196,12 @@ def _open_classifier(*args: Any, **options: Any) -> AbstractContextManager[Class
     return open_classifier(*args, **options)
 
 
+def _memory() -> RankMemory:
+    from dagrpo.engine.sglang.tensor_sync import SharedMemory
+
+    return SharedMemory()
+
+
 def require_divided(heads: int, key_value_heads: int, inner: int, ranks: int, key: str) -> None:
     """Raise UserError if SGLang cannot divide layers over `ranks`. `inner`: width of the MLP; `key`: names `ranks`.
 
@@ -224,7 +231,6 @@ ENGINE = Engine(
         weight_digest=True,
         lora=ADAPTER_LAYERS,
         release_memory=True,
-        tensors_by_ipc=True,
         tensor_parallel=True,
         spans_nodes=True,
         elsewhere=True,
@@ -232,6 +238,7 @@ ENGINE = Engine(
     open=_open,
     start=_start,
     open_classifier=_open_classifier,
+    memory=_memory,
     packages=("sglang",),
     key_variable=KEY_VARIABLE,
     reserved_tokens=6,  # that its scheduler keeps from a prompt

@@ -4,7 +4,7 @@ The trainer is rank 0 of a separate process group, NCCL's on a GPU, else gloo's;
 """
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -35,9 +35,9 @@ class BroadcastBucket:
     is_last: bool
     group: "BroadcastGroup"
 
-    def payload(self) -> Mapping[str, Any]:
+    def payloads(self, servers: Sequence[int]) -> list[Mapping[str, Any]]:
         """Return the fields of the request with which each server waits for the broadcast."""
-        return self.described
+        return [self.described] * len(servers)
 
     @contextmanager
     def sent(self) -> Iterator[None]:

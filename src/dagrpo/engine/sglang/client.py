@@ -14,7 +14,7 @@ from dagrpo.core.escape import one_line
 from dagrpo.core.types import Completion, SamplingRequest, ScoringRequest
 from dagrpo.engine.errors import RequestsAborted, ServerAway, ServerError, ServerLost, ServerUnreachable
 from dagrpo.engine.http import CONNECT_SECONDS, Endpoint, HttpServer
-from dagrpo.engine.interface import WeightVersion
+from dagrpo.engine.interface import Payload, WeightVersion
 from dagrpo.engine.sglang.answers import (
     MOST_TOKENS,
     adapters_of,
@@ -194,17 +194,17 @@ class ServerClient:
         except ServerError:  # it knows no such group
             pass
 
-    async def load_bucket(self, payload: str | Mapping[str, Any], version: WeightVersion | None) -> None:
+    async def load_bucket(self, payload: Payload, version: WeightVersion | None) -> None:
         """Load one bucket into the server (see tensor_sync.py, and broadcast.py for fields of a request).
 
         With the last of a weight sync, the server holds `version`.
         """
         named = {} if version is None else {"weight_version": version.sent}
         common = {"load_format": "flattened_bucket", "flush_cache": False, **named}
-        if isinstance(payload, str):
-            await self._http.post("/update_weights_from_tensor", {"serialized_named_tensors": [payload], **common})
-        else:
+        if isinstance(payload, Mapping):
             await self._post_in_a_group("/update_weights_from_distributed", {**payload, **common})
+        else:
+            await self._http.post("/update_weights_from_tensor", {"serialized_named_tensors": [*payload], **common})
 
     async def _post_in_a_group(self, path: str, body: dict[str, Any]) -> None:
         """Send a request of a broadcast. Raises ServerAway if it is refused: another server may have been started unseen."""

@@ -1,7 +1,7 @@
 """Open SGLang, with servers of this stage or servers elsewhere."""
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from functools import partial
@@ -19,7 +19,7 @@ from dagrpo.engine import may_share_memory
 from dagrpo.engine.background import BackgroundLoop
 from dagrpo.engine.config import FOLDER
 from dagrpo.engine.http import Endpoint
-from dagrpo.engine.interface import Adapter, AdapterForm, new_version
+from dagrpo.engine.interface import Adapter, AdapterForm, Bucket, new_version
 from dagrpo.engine.nodes import OF_NODES, is_served_by_nodes, on_nodes
 from dagrpo.engine.pool import ServerPool
 from dagrpo.engine.servers import Part, lock_elsewhere, most_connections, raise_open_files, start_all
@@ -29,7 +29,7 @@ from dagrpo.engine.sglang.broadcast import BroadcastGroup
 from dagrpo.engine.sglang.client import ServerClient
 from dagrpo.engine.sglang.command import HOST
 from dagrpo.engine.sglang.server import SGLangServer
-from dagrpo.engine.sglang.tensor_sync import buckets, obstacle_to_sharing, sync_device
+from dagrpo.engine.sglang.tensor_sync import SharedMemory, buckets, held_by_ranks, obstacle_to_sharing, sync_device
 from dagrpo.engine.weight_files import AdapterFolders, WeightsFolder
 from dagrpo.utils.console import say
 from dagrpo.utils.distributed import first_address
@@ -64,7 +64,7 @@ def open_sglang(
             )
             return
         folder = stack.enter_context(WeightsFolder(model, _weights_folder(config)))
-        device = device_of_sync(config, loads=weights is not None and adapter is None)
+        device = device_of_sync(config, weights if adapter is None else None)
         name = new_version(version)
         options = {
             "model": str((model if weights is None else folder.write(weights)).absolute()),
@@ -87,7 +87,7 @@ def open_sglang(
             leaves=config.release_memory,
             keeps_all=deterministic,
             adapters=None if adapter is None else AdapterFolders(adapter.form, folder),
-            buckets=group.buckets if group is not None else None if device is None else partial(buckets, device=device),
+            buckets=_cut(config, group, device),
             group=group,
         )
         if adapter is not None:
@@ -155,17 +155,28 @@ def _pool_elsewhere(
     return of_adapters
 
 
-def device_of_sync(config: Config, *, loads: bool = True) -> torch.device | None:
+def _cut(
+    config: Config, group: BroadcastGroup | None, device: torch.device | None
+) -> Callable[[Tensors], Iterator[Bucket]] | None:
+    """Return what cuts weights into buckets; None: they travel in the folder."""
+    if group is not None:
+        return group.buckets
+    return None if device is None else partial(buckets, memory=SharedMemory(device), each=config.tensor_parallel)
+
+
+def device_of_sync(config: Config, weights: Tensors | None) -> torch.device | None:
     """Return the device of buckets of weights for the servers of these parameters; None: their weights travel in the folder.
 
-    `loads`: whether they get new weights: for others, null tries nothing on the GPU. Raises UserError if weight_sync is tensors,
-    and the server could not open them.
+    `weights`: the first ones that a server gets; None: it keeps its own, for which null tries nothing on the GPU. Raises UserError if
+    weight_sync is tensors, and a server could not open them.
     """
     gpu = torch.cuda.is_available()
-    if not may_share_memory(config) or (config.weight_sync is None and not (gpu and loads)):
+    shared = held_by_ranks(weights)
+    ranks = 1 if shared is None else shared.sharing_ranks
+    if not may_share_memory(config, ranks) or (config.weight_sync is None and not (gpu and weights is not None)):
         return None
     device = sync_device(gpu)
-    obstacle = obstacle_to_sharing(device)
+    obstacle = obstacle_to_sharing(device) if shared is None else shared.obstacle(range(config.gpus))
     if obstacle is None:
         return device
     if config.weight_sync == "tensors":
@@ -173,7 +184,7 @@ def device_of_sync(config: Config, *, loads: bool = True) -> torch.device | None
             f"runtime.engine.weight_sync is tensors, but {obstacle}: use PyTorch's own allocator without expandable segments, or set "
             "weight_sync to folder."
         )
-    say(f"Weights reach the server as files, and not by CUDA IPC: {obstacle}.")
+    say(f"Weights reach the servers as files, and not by CUDA IPC: {obstacle}.")
     return None
 
 

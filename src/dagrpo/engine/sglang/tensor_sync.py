@@ -1,16 +1,18 @@
 """Weight sync by buckets of tensors in memory, without files.
 
-A server on the trainer's GPU gets CUDA IPC handles, one on a CPU names of shared memory: HTTP carries a pickle of about 1 KB, which
-we write, for a server that this process has started. SGLang reads it with an unpickler that knows a closed list of classes.
+Each rank fills a bucket for the server on its GPU, which gets CUDA IPC handles; on a CPU, names of shared memory: HTTP carries a pickle of
+about 1 KB, which we write, for a server that this training has started. SGLang reads it with an unpickler that knows a closed list of
+classes.
 """
 
 import base64
 import io
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from itertools import chain
 from multiprocessing.reduction import ForkingPickler
 from types import SimpleNamespace
 from typing import Any
@@ -19,6 +21,7 @@ import torch
 from torch import Tensor
 from torch.multiprocessing import reductions
 
+from dagrpo.checkpoints.gather import GatheredWeights
 from dagrpo.checkpoints.tensors import Tensors, TensorSpec
 from dagrpo.core.errors import UserError
 from dagrpo.engine.sglang import BUCKET_BYTES
@@ -30,45 +33,78 @@ _COUNTER = slice(4, 6)  # places of what counts openings among the results of _s
 _DEVICE = 6  # place of the device among the arguments of reductions.rebuild_cuda_tensor
 
 
+class SharedMemory:
+    """Memory of this process that the server on its GPU, or on this CPU, opens: one bucket at a time, written once and never reused."""
+
+    def __init__(self, device: torch.device | None = None) -> None:
+        """Hold buckets on `device`; None: this process's."""
+        self._device = sync_device(torch.cuda.is_available()) if device is None else device
+        self._flat: Tensor | None = None  # [bytes], uint8
+
+    def obstacle(self) -> str | None:
+        """Return what keeps a server from opening it; None: nothing."""
+        return obstacle_to_sharing(self._device)
+
+    def hold(self, specs: Mapping[str, TensorSpec], read: Callable[[str], Tensor]) -> str | None:
+        """Hold a bucket of these tensors, each read once and copied once, in place of the one before, which the server has closed.
+
+        Return its handle in base64, for one server and one opening; None without tensors. torch counts the openings of a bucket on a
+        GPU, and frees its memory when the server has finished its copies. Raises UserError if shared memory has no room for it.
+        """
+        self._flat = None
+        if self._device.type == "cuda":
+            torch.cuda.ipc_collect()  # type: ignore[no-untyped-call] # frees what the server has closed
+        if not specs:
+            return None
+        starts, size = _places([*specs.values()])
+        self._flat = _empty(size, self._device)
+        for (name, spec), start in zip(specs.items(), starts, strict=True):
+            target = self._flat[start : start + spec.bytes].view(spec.dtype).view(spec.shape)
+            target.copy_(read(name).detach())
+        parts = [_part(name, spec, start) for (name, spec), start in zip(specs.items(), starts, strict=True)]
+        return _handle(self._flat, parts)
+
+
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """Bucket of tensors side by side in one piece of memory, which is written once and never reused."""
+    """Tensors side by side in one piece of memory, of each rank whose GPU a server has."""
 
-    flat: Tensor  # [bytes], uint8
-    parts: tuple[SimpleNamespace, ...]  # what SGLang's FlattenedTensorMetadata holds, of each tensor
+    names: list[str]
+    hold: Callable[[Sequence[str], Iterable[int]], Sequence[str | None]]
+    each: int  # ranks of a server: GPUs that it divides its weights over
     is_last: bool
 
-    def payload(self) -> str:
-        """Return the bucket's handle for one server, in base64; each call is good for one server and one opening.
-
-        torch counts the openings of a bucket on a GPU, and frees its memory when the server has finished its copies.
-        """
-        if self.flat.is_cuda:
-            torch.cuda.synchronize(self.flat.device)
-        reduced = _Reduced(*(_by_ipc if self.flat.is_cuda else _by_name)(self.flat))
-        stream = io.BytesIO()
-        ForkingPickler(stream).dump({"flattened_tensor": reduced, "metadata": [*self.parts]})
-        return base64.b64encode(stream.getvalue()).decode()
+    def payloads(self, servers: Sequence[int]) -> list[list[str]]:
+        """Fill it on the ranks of these servers alone; return each server's handles, by its own ranks, for one opening."""
+        ranks = [range(self.each * server, self.each * (server + 1)) for server in servers]
+        handles = self.hold(self.names, chain(*ranks))
+        return [[handle for rank in own if (handle := handles[rank]) is not None] for own in ranks]
 
     def sent(self) -> AbstractContextManager[None]:
         """Return a context that does nothing: servers open the memory."""
         return nullcontext()
 
 
-def buckets(weights: Tensors, device: torch.device, most: int | None = None) -> Iterator[Bucket]:
-    """Yield all tensors in order, each read once and copied once, in buckets of at most `most` bytes (None: 512 MiB), or of one
-    larger tensor. Raises UserError if shared memory has no room for one.
+def buckets(weights: Tensors, memory: SharedMemory, each: int = 1, most: int | None = None) -> Iterator[Bucket]:
+    """Yield all tensors in order, in buckets of at most `most` bytes (None: 512 MiB), or of one larger tensor, for one at a time.
+
+    Weights that ranks hold parts of are in the memory of the ranks, others in this process's `memory`. `each`: ranks of a server.
     """
+
+    def hold_here(names: Sequence[str], ranks: Iterable[int]) -> list[str | None]:
+        return [memory.hold({name: weights.specs[name] for name in names}, weights.read)]
+
+    shared = held_by_ranks(weights)
+    hold = hold_here if shared is None else shared.hold
     named = lots(weights.specs, BUCKET_BYTES if most is None else most)
     for number, names in enumerate(named):
-        starts, size = _places([weights.specs[name] for name in names])
-        flat = _empty(size, device)
-        for name, start in zip(names, starts, strict=True):
-            spec = weights.specs[name]
-            target = flat[start : start + spec.bytes].view(spec.dtype).view(spec.shape)
-            target.copy_(weights.read(name).detach())
-        parts = tuple(_part(name, weights.specs[name], start) for name, start in zip(names, starts, strict=True))
-        yield Bucket(flat, parts, is_last=number == len(named) - 1)
+        yield Bucket(names, hold, each, is_last=number == len(named) - 1)
+    hold([], [])
+
+
+def held_by_ranks(weights: Tensors | None) -> GatheredWeights | None:
+    """Return weights whose ranks share memory with servers; None for any others."""
+    return weights if isinstance(weights, GatheredWeights) and weights.sharing_ranks else None
 
 
 def sync_device(gpu: bool) -> torch.device:
@@ -104,6 +140,16 @@ class _Reduced:
 
     def __reduce__(self) -> tuple[Callable[..., Tensor], tuple[Any, ...]]:
         return self._call
+
+
+def _handle(flat: Tensor, parts: list[SimpleNamespace]) -> str:
+    """Return the pickle, in base64, that opens memory with these `parts`, as SGLang's FlattenedTensorMetadata describes each."""
+    if flat.is_cuda:
+        torch.cuda.synchronize(flat.device)
+    reduced = _Reduced(*(_by_ipc if flat.is_cuda else _by_name)(flat))
+    stream = io.BytesIO()
+    ForkingPickler(stream).dump({"flattened_tensor": reduced, "metadata": parts})
+    return base64.b64encode(stream.getvalue()).decode()
 
 
 def _by_ipc(flat: Tensor) -> tuple[Callable[..., Tensor], tuple[Any, ...]]:

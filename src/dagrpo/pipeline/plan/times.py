@@ -6,7 +6,7 @@ from typing import Literal
 
 from dagrpo.config.schema import Params
 from dagrpo.data.task import get_task
-from dagrpo.engine import engine_of, may_share_memory
+from dagrpo.engine import may_share_memory
 from dagrpo.engine.config import EngineConfig
 from dagrpo.pipeline.plan.amounts import BYTES, FLOAT32
 from dagrpo.pipeline.plan.gpu_passes import Tokens, pass_seconds
@@ -21,7 +21,9 @@ from dagrpo.trainer.sync.digests import recorded_every
 
 SFT, DIFFICULTY, TRAIN, SAMPLE = (module.STAGE.name for module in (sft, difficulty, train, sample))
 SYNC_BYTES = 1e9  # per second, through a file in memory
-COPIES_OF_BUCKETS = 3  # of every weight: cast into a bucket, read by the server, and written into its own
+# Per second, gathered and opened by the server on each process's GPU. Published: 9B in bfloat16 in 3.5 s (verl, issue 7203, 8 H800),
+# 30B in 7 s (slime, https://hebiao064.github.io/rl-weight-sync).
+BUCKET_BYTES = 5e9
 # Bytes for each trained parameter: the gradient's norm and its clipping 12, AdamW 28 (four numbers read, three written).
 OPTIMIZER_BYTES = 40
 START_SECONDS = 25.0  # of a server of ours, until it answers
@@ -161,9 +163,11 @@ def _sync(training: Training, params: Params, speed: Speed) -> float:
     """Return the seconds of a weight sync, or of the adapter that is served: on a GPU in buckets, else by a file."""
     engine = params.runtime.engine
     numbers = training.shape.synced_numbers(params.training.lora, params.training.vision)
-    if speed.cores is None and may_share_memory(engine) and engine_of(engine).footprint.sync_bytes:
-        return COPIES_OF_BUCKETS * numbers * FLOAT32 / speed.bandwidth
-    return numbers * BYTES[params.rollout.dtype] * (2 / SYNC_BYTES + 1 / speed.digest)
+    processes, size = params.runtime.training.processes, numbers * BYTES[params.rollout.dtype]
+    many = engine.gpus > 1 and params.training.staleness > 0  # the first process has copies for all
+    if speed.cores is None and may_share_memory(engine, processes) and not many:
+        return size / BUCKET_BYTES
+    return size * (2 / SYNC_BYTES + 1 / speed.digest)
 
 
 def _digests(training: Training, params: Params, speed: Speed) -> float:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from dagrpo.checkpoints.gather import GatheredWeights
 from dagrpo.checkpoints.modelling import PreTrainedModel
 from dagrpo.checkpoints.tensors import NAMED_DTYPES, JointTensors, StateTensors, Tensors, total_bytes
-from dagrpo.engine import capabilities_of
+from dagrpo.engine import capabilities_of, engine_of
 from dagrpo.engine.interface import Adapter
 from dagrpo.trainer.checks.suite import CheckSuite
 from dagrpo.trainer.config.training import Training
@@ -53,7 +53,10 @@ class PolicyWeights:
         lora, dtype = run.training.lora, NAMED_DTYPES[run.rollout.dtype]
         able = capabilities_of(run.runtime.engine).lora if lora.serving == "adapter" else None
         self._form = None if able is None else adapter_form(model, lora, able)
-        self._weights = GatheredWeights(model, dtype, world, merges=able is None)
+        memory = engine_of(run.runtime.engine).memory
+        self._weights = GatheredWeights(
+            model, dtype, world, merges=able is None, memory=None if memory is None else memory()
+        )
         self._after_steps = self._weights if able is None else GatheredAdapter(model, lora.rank, dtype, world, able)
         self._stale = run.training.staleness > 0
         self._world = world
