@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 import pytest
+import yaml
 
 from dagrpo.algorithms.losses import LOSSES
 from dagrpo.algorithms.terms import Weighed
@@ -37,6 +38,20 @@ def test_params_yaml_reads_back_as_the_same_parameters(tmp_path: Path) -> None:
     path = tmp_path / "params.yaml"
     path.write_text(documents.params_yaml(params))
     assert read_params(path) == params
+
+
+def test_params_yaml_leaves_out_sections_that_nothing_selected_reads_unless_they_were_changed() -> None:
+    def data(values: dict[str, Any]) -> set[str]:
+        written = yaml.safe_load(documents.params_yaml(parse(values)))
+        return {name for name in ("arithmetic", "shapes") if name in written["data"]} | set(written["runtime"])
+
+    shapes = {"train": "shapes", "evaluate": ["shapes"], "tasks": ["shapes"]}
+    assert data({}) & {"arithmetic", "shapes", "teacher"} == {"arithmetic"}
+    assert data({"experiment": shapes}) & {"arithmetic", "shapes"} == {"shapes"}
+    assert "shapes" in data({"data": {"shapes": {"test": 20}}})
+    assert "teacher" in data(
+        {"algorithm": {"teacher": {"source": "initial"}, "terms": {"distillation": {"coefficient": 0.1}}}}
+    )
 
 
 def test_every_plug_in_has_its_place_in_the_page_and_in_the_json_schema() -> None:

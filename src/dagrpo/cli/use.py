@@ -111,7 +111,7 @@ def _says(preset: str, text: bytes) -> bool:
 
 def _without_comments(text: bytes) -> bytes:
     """Leave out the words of comments: they name the plug-ins, of which there may be a new one."""
-    return re.sub(rb"(?m)^ *#.*", b"#", text)
+    return re.sub(rb'(?m)(^ *| +)#[^"\n]*$', b"", text)
 
 
 def _require_consent(*, force: bool) -> None:

@@ -5,8 +5,9 @@ A test fails if one of them differs from the schema; `make params` writes them a
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from decimal import Decimal
+from operator import attrgetter
 from typing import Any
 
 from pydantic.fields import FieldInfo
@@ -18,6 +19,17 @@ from dagrpo.core.section import Section
 
 SCHEMA_PATH = "workflow/schemas/params.schema.json"
 TABLE_PATH = "docs/parameters.md"
+WIDTH = 140
+OFTEN_CHANGED = (
+    "experiment",
+    "model",
+    "training",
+    "rollout",
+    "reward",
+    "algorithm",
+    "sft",
+    "evaluation",
+)  # first in the file
 HEAD = ("| key | allowed | default | meaning |", "|---|---|---|---|")
 
 
@@ -42,29 +54,60 @@ def _is_plain(text: str) -> bool:
     )
 
 
-def _lines(section: Section, indent: str, names: str = "") -> Iterator[str]:
-    """Yield a section's lines. names: the allowed values of the key `name` of a plug-in's parameters."""
-    for name, field in type(section).model_fields.items():
+def _lines(section: Section, indent: str, hidden: Collection[int] = (), names: str = "") -> Iterator[str]:
+    """Yield a section's lines, its subsections last.
+
+    hidden: ids of subsections to leave out. names: the allowed values of the key `name` of a plug-in's parameters.
+    """
+    fields = type(section).model_fields.items()
+    for name, field in sorted(fields, key=lambda item: isinstance(getattr(section, item[0]), Section | dict)):
         value, others = getattr(section, name), _names(_marker(field))
+        if id(value) in hidden:
+            continue
         if isinstance(section, Choice) and name == "name":
-            yield f"{indent}# {_meaning(type(section))} One of {names}; each has its own keys."
+            comment = f"{_meaning(type(section))} One of {names}; each has its own keys."
         else:
-            yield f"{indent}# {field.description}"
+            comment = f"{field.description}"
         if isinstance(value, Section):
-            yield f"{indent}{name}:"
-            yield from _lines(value, indent + "  ", others)
+            yield from _commented(f"{indent}{name}:", comment, indent)
+            yield from _lines(value, indent + "  ", hidden, others)
         elif isinstance(_marker(field), Several):
-            yield f"{indent}# Any of {others}; each has its own keys."
-            yield f"{indent}{name}:" if value else f"{indent}{name}: {{}}"
+            comment = f"{comment} Any of {others}; each has its own keys."
+            yield from _commented(f"{indent}{name}:" if value else f"{indent}{name}: {{}}", comment, indent)
             yield from _part_lines(value, indent + "  ")
         else:
-            yield f"{indent}{name}: {yaml_value(value)}"
+            yield from _commented(f"{indent}{name}: {yaml_value(value)}", comment, indent)
+
+
+def _commented(line: str, comment: str, indent: str) -> list[str]:
+    """Return a line with its comment behind it, or above it where that would be too wide."""
+    whole = f"{line}  # {comment}"
+    return [whole] if len(whole) <= WIDTH else [f"{indent}# {comment}", line]
+
+
+def _unselected(params: Params) -> set[int]:
+    """Return the ids of sections at their defaults that nothing selected reads, and of limits that seldom change."""
+    experiment, defaults = params.experiment, Params()
+    tasks = (experiment.train, *experiment.evaluate, *experiment.tasks)
+    generators = [name for name in type(params.data).model_fields if isinstance(getattr(params.data, name), Section)]
+    readers = {
+        **{f"data.{name}": any(task.startswith(name) for task in tasks) for name in generators},
+        "model.fresh": params.model.source == "fresh",
+        "model.fresh.vision": params.model.fresh.vision.family != "none",
+        "training.gates": False,
+        "reward.unit_tests": False,
+        "evaluation.scoring.unit_tests": False,
+        "runtime.teacher": params.algorithm.teacher.source != "none",
+        "runtime.reward_model": "reward_model" in params.reward.components,
+        "runtime.backend": params.training.backend.name != "fsdp",
+    }
+    unread = (attrgetter(name) for name, is_read in readers.items() if not is_read)
+    return {id(section(params)) for section in unread if section(params) == section(defaults)}
 
 
 def _part_lines(parts: Mapping[str, Section], indent: str) -> Iterator[str]:
     for name, part in parts.items():
-        yield f"{indent}# {_meaning(type(part))}"
-        yield f"{indent}{yaml_value(name)}:"
+        yield from _commented(f"{indent}{yaml_value(name)}:", _meaning(type(part)), indent)
         yield from _lines(part, indent + "  ")
 
 
@@ -74,14 +117,17 @@ def _meaning(config: type[Section]) -> str:
 
 
 def params_yaml(params: Params) -> str:
-    """Return the text of params.yaml: every key, each with its description above it."""
+    """Return the text of params.yaml: every key with its description, without the sections of what is not selected."""
     head = [
         "# yaml-language-server: $schema=./workflow/schemas/params.schema.json",
-        "# The experiment: every parameter that changes a result. `dagrpo use X` writes another one.",
+        "# The experiment: what is often changed stands first. `dagrpo use X` writes another one. docs/parameters.md has all keys.",
+        "# Left out, at their defaults: sections of tasks and engines that it does not use, training.gates and unit_tests.",
     ]
     body: list[str] = []
-    for name, field in Params.model_fields.items():
-        body += ["", f"# {field.description}", f"{name}:", *_lines(getattr(params, name), "  ")]
+    hidden = _unselected(params)
+    for name in sorted(Params.model_fields, key=lambda name: (*OFTEN_CHANGED, name).index(name)):
+        section = getattr(params, name)
+        body += ["", f"{name}:  # {Params.model_fields[name].description}", *_lines(section, "  ", hidden)]
     return "\n".join(head + body) + "\n"
 
 
