@@ -12,7 +12,7 @@ from transformers import AutoConfig
 from dagrpo.config.presets import composed
 from dagrpo.config.schema import Params
 from dagrpo.models.published import CONFIGS
-from dagrpo.pipeline.plan.gpu_passes import Tokens, pass_seconds
+from dagrpo.pipeline.plan.gpu_passes import Work, update_seconds
 from dagrpo.pipeline.plan.machine import Machine, machine_for
 from dagrpo.pipeline.plan.measured import Measured
 from dagrpo.pipeline.plan.models import Models
@@ -37,18 +37,12 @@ FITTING = {
 }
 
 LLAMA, TITAN = "meta-llama/Llama-3.1-8B-Instruct", "torchtitan, docs/performance.md"
-# What was published, by whom, and its model, GPU, length, passes (as in `rate_of`) and whether layers are compiled.
+# What was published, tokens/s of a GPU, by whom, and its model, GPU, length, passes (3, or 4 computed again), whether layers are compiled.
+PRIME = "prime-rl, 559b447"
 PUBLISHED = (
-    (
-        "Qwen3-0.6B, 1 x 16,384, recomputed, H100",
-        11_900,
-        "prime-rl, 559b447",
-        "Qwen/Qwen3-0.6B",
-        "H100",
-        16_384,
-        4,
-        True,
-    ),
+    ("Qwen3-0.6B, RL, 16,384, recomputed, H100", 16_447, PRIME, "Qwen/Qwen3-0.6B", "H100", 16_384, 4, True),
+    ("the same, SFT, flash attention 3", 25_486, PRIME, "Qwen/Qwen3-0.6B", "H100", 16_384, 4, True),
+    ("Qwen3-4B, SFT, 16,384, recomputed, 8 H100", 6_215, PRIME, "Qwen/Qwen3-4B", "H100", 16_384, 4, True),
     ("Llama 3.1 8B, 8,192, 8 H100 of 500 W", 5_762, TITAN, LLAMA, "H100", 8192, 3, False),
     ("the same, compiled", 6_667, TITAN, LLAMA, "H100", 8192, 3, True),
     ("Llama 3 8B, 8,192, 64 A100", 2_973, TITAN, LLAMA, "A100", 8192, 3, True),
@@ -109,8 +103,8 @@ def rate_of(repository: str, card: str, length: int, *, passes: int, compiled: b
     shape = Shape.of(AutoConfig.from_pretrained(folder, local_files_only=True))
     speed = speed_of(machine_for(card, None), composed(["qwen2_5_0_5b", "gsm8k", "grpo", "h100"], PRESETS))
     assert speed is not None
-    tokens = Tokens(layers=1, head=1, attended=length)
-    return 1 / (passes * pass_seconds(shape, tokens, speed, speed.update, width=2, compiled=compiled))
+    work = Work(tokens=1, trained=1, attended=length, passes=passes, compiled=compiled)
+    return 1 / update_seconds(shape, work, speed, speed.update)
 
 
 def published_rows(folder: Path) -> Iterator[str]:

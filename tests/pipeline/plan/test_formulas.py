@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 from tests.pipeline.plan.conftest import params_with, qwen3
 
+from dagrpo.config.presets import composed
 from dagrpo.engine import sglang
 from dagrpo.pipeline.plan.amounts import GIBIBYTE, Memory
-from dagrpo.pipeline.plan.gpu_passes import Tokens, pass_seconds
+from dagrpo.pipeline.plan.gpu_passes import Work, update_seconds
 from dagrpo.pipeline.plan.memory import server_memory, stages
 from dagrpo.pipeline.plan.models import Models, policy_shape
 from dagrpo.pipeline.plan.rates import Speed
@@ -278,16 +279,30 @@ def test_a_micro_batch_has_each_shared_prompt_once_beside_what_follows_it() -> N
     assert (shared.sequences, shared.samples) == (32, 8)
 
 
-def test_a_pass_takes_the_time_of_its_products_its_attention_and_its_reading(shape: Shape) -> None:
-    """1,000 tokens of 100, each attended to by 28 layers x 16 heads x 128; a layer has 4 x 1024, 2 x (2048 + 2048) and 3 x 3072 results."""
+def test_an_update_takes_the_time_of_its_products_its_attention_and_its_reading(shape: Shape) -> None:
+    """1,000 tokens of 100, 600 trained: three passes of the body, four of the head, whose hidden size reaches 1 / (1 + 1170 / 1024).
+
+    A layer's two norms and sums read and write 16 x 1,024 bytes of a token, or 84 x 1,024; queries and keys, 3,072 numbers, 8 each or 60;
+    the MLP 6 x 3,072 or 10 x 3,072; a logit 98.
+    """
     speed = Speed(update=1.0, fine_tuning=1.0, sampling=1.0, bandwidth=1e12, cache_bandwidth=1.0, attention=0.5)
-    tokens = Tokens(layers=1000, head=600, attended=100)
-    products = 2 * ((WEIGHTS - HEAD) * 1000 + HEAD * 600) / 1e14
-    attention = 2 * 57_344 * 100 * 1000 / 0.5e14
-    layers = 2 * 28 * (4096 + 2 * 4096 + 9216) * 2 * 1000 / 1e12
-    logits = 28 * 151_936 * 600 / 1e12
-    found = [pass_seconds(shape, tokens, speed, 1e14, width=2, compiled=each) for each in (True, False)]
-    assert found == pytest.approx([products + attention + each * layers + logits for each in (1, 4)])
+    products = 2 * (3 * (WEIGHTS - HEAD) * 1000 + 4 * HEAD * 600) * (1 + 1170 / 1024) / 1e14
+    attention = 3 * 2 * 57_344 * 100 * 1000 / 0.5e14
+    layers = {
+        True: 3 * 28 * (16 * 1024 + 8 * 3072 + 6 * 3072) * 1000 / 1e12,
+        False: 3 * 28 * (84 * 1024 + 60 * 3072 + 10 * 3072) * 1000 / 1e12,
+    }
+    logits = 98 * 151_936 * 600 / 1e12
+    for compiled, read in layers.items():
+        work = Work(tokens=1000, trained=600, attended=100, passes=3, compiled=compiled)
+        assert update_seconds(shape, work, speed, 1e14) == pytest.approx(products + attention + read + logits)
+
+
+def test_a_pass_of_a_7b_model_sends_53_gb_to_each_of_eight_gpus() -> None:
+    """Seven eighths of the weights twice in bfloat16 and of float32 gradients: 8 bytes for each of 7,615,616,512 numbers."""
+    params = composed(["qwen2_5_7b", "gsm8k", "grpo", "l40s_x8"])
+    process = of_train(params, Models(policy=policy_shape(params, online=False)), gpu=True)
+    assert process.bytes_on_links(1, share=0.0) == 8 * 7_615_616_512 * 7 / 8 == pytest.approx(53.3e9, rel=0.001)
 
 
 def test_processes_of_a_machine_send_each_other_weights_and_gradients(shape: Shape) -> None:

@@ -16,11 +16,13 @@ from dagrpo.pipeline.plan.machine import Machine
 from dagrpo.pipeline.record import STATES
 from dagrpo.utils.gpu_specs import Gpu
 
-# Shares of a GPU's data sheet that programs reach. None was measured here on a GPU: an A100 reaches a larger share of its peak than
-# others (torchtitan, docs/performance.md: Llama 3 8B at 58% on A100s, 33% to 39% on H100s), and flash attention 2 reaches 35% on an H100
-# (arXiv 2407.08608, section 1), on others about half (arXiv 2307.08691, section 4).
-PRODUCT_SHARE, PRODUCT_SHARE_A100 = 0.55, 0.7  # of the peak, in the products of an update
-ATTENTION_SHARE, ATTENTION_SHARE_HOPPER = 0.5, 0.35  # of the peak, in its attention
+# Shares of a GPU's data sheet that programs reach; none was measured here on a GPU. Of the peak in the products of an update: by published
+# rates of Llama 3 8B (torchtitan, docs/performance.md: 6,667 tokens/s on an H100, 2,973 on an A100), which no other card has here and takes
+# the H100's. Of the peak in attention: flash attention 2 reaches 35% on an H100 (arXiv 2407.08608, abstract), and 50% to 73% forward on an
+# A100 (arXiv 2307.08691, abstract), of which half is assumed for other cards.
+PRODUCT_SHARE, PRODUCT_SHARE_A100 = 0.51, 0.73
+ATTENTION_SHARE, ATTENTION_SHARE_HOPPER = 0.5, 0.35
+# Assumed:
 PREFILL_SHARE = 0.3  # of the peak, in taking prompts in
 READ_SHARE = 0.5  # of the bandwidth, in decoding
 STREAM_SHARE = 0.7  # of the bandwidth, between the products of an update
@@ -29,8 +31,8 @@ SIDE = 1024  # of the matrices
 SECONDS = 0.7  # of the calls for each figure, long enough for another process to have paused
 READ_BYTES = 1 << 27
 WRITTEN_BYTES = 1 << 26
-# Bytes per second between two GPUs of a machine, in each direction: of NVLink by the data sheets and the share that collectives reach,
-# and else of PCIe 4.0 x16 through the host.
+# Bytes per second between GPUs of a machine, in each direction: of NVLink by the data sheets (900 GB/s of an H100 in both), of which
+# collectives are assumed to reach a share; else of PCIe 4.0 x16 through the host, assumed.
 NVLINK = {"H100": 450e9, "H200": 450e9, "B200": 900e9, "A100": 300e9, "A100-SXM4-40GB": 300e9}
 NVLINK_SHARE = 0.7
 PCIE = 20e9
@@ -85,7 +87,8 @@ def _of_gpu(gpu: Gpu, params: Params) -> Speed:
         attention=attention / products,
         streaming=STREAM_SHARE / READ_SHARE,
         link=NVLINK_SHARE * NVLINK[gpu.name] if gpu.name in NVLINK else PCIE,
-        basis=f"products of an update at {products:.0%} of the peak of {gpu.name} ({peak / 1e12:,.0f} TFLOP/s in {params.training.dtype}), "
+        basis=f"products of an update at up to {products:.0%} of the peak of {gpu.name} ({peak / 1e12:,.0f} TFLOP/s in "
+        f"{params.training.dtype}), "
         f"its attention at {attention:.0%}, the rest at {STREAM_SHARE:.0%} of the bandwidth ({gpu.bandwidth / 1e12:.1f} TB/s), prompts at "
         f"{PREFILL_SHARE:.0%} of the peak, decoding at {READ_SHARE:.0%} of the bandwidth",
     )

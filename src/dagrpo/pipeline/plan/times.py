@@ -9,7 +9,7 @@ from dagrpo.data.task import get_task
 from dagrpo.engine import may_share_memory
 from dagrpo.engine.config import EngineConfig
 from dagrpo.pipeline.plan.amounts import BYTES, FLOAT32
-from dagrpo.pipeline.plan.gpu_passes import Tokens, pass_seconds
+from dagrpo.pipeline.plan.gpu_passes import Work, update_seconds
 from dagrpo.pipeline.plan.measured import Measured
 from dagrpo.pipeline.plan.models import Models
 from dagrpo.pipeline.plan.rates import Speed
@@ -135,24 +135,32 @@ def _train(params: Params, models: Models, speed: Speed) -> StageSeconds:
 def _update(training: Training, params: Params, rate: float, speed: Speed, *, mini_batches: int) -> tuple[float, float]:
     """Return the seconds of a step's update, with prompts of the usual length, and the tokens of its sequences.
 
-    A forward pass takes 2 N FLOPs a token, the head's part of N at trained tokens alone, and 2 L d s for causal attention to s tokens
-    (trainer/metrics/throughput.py); a backward pass twice as much, once with frozen weights. A shared prompt counts once for its group.
-    A GPU's passes: gpu_passes.py. What the processes of a machine send each other is added, as if no computing hid it.
+    A CPU takes 2 N FLOPs for a token of a forward pass, the head's part of N at trained tokens, and 2 L d s for attention to s tokens
+    (trainer/metrics/throughput.py); a backward pass twice as much, once with frozen weights. A shared prompt counts once for its group. For
+    a GPU see gpu_passes.py. What the processes of a machine send each other is added, as if no computing hid it.
     """
     passes, shape = training.passes, training.shape
     batch, model = passes.batch, shape.arithmetic
     length = min(batch.written + usual_prompt(params, params.experiment.train, "train"), batch.longest)
     own = batch.written + (length - batch.written) / batch.samples
-    head = shape.text.vocab_size * shape.text.hidden_size
-    forward = 2 * ((model.parameters - head + model.attention * length) * own + head * batch.written)
-    times = 2 if passes.rank else 3
-    times += passes.checkpointed + passes.reference + passes.looks_ahead
+    times, ahead = (2 if passes.rank else 3) + passes.checkpointed, passes.reference + passes.looks_ahead
     sequences = batch.share * mini_batches * training.processes
     if speed.cores is not None:
-        return sequences * times * forward / rate, sequences * length
+        head = shape.text.vocab_size * shape.text.hidden_size
+        forward = 2 * ((model.parameters - head + model.attention * length) * own + head * batch.written)
+        return sequences * (times + ahead) * forward / rate, sequences * length
     each = sequences / training.processes
-    tokens = Tokens(layers=each * own, head=each * batch.written, attended=length)
-    seconds = times * pass_seconds(shape, tokens, speed, rate, width=BYTES[passes.dtype], compiled=training.may_compile)
+    work = Work(
+        tokens=each * own,
+        trained=each * batch.written,
+        attended=length,
+        passes=times,
+        ahead=ahead,
+        frozen=passes.rank > 0,
+        width=BYTES[passes.dtype],
+        compiled=training.may_compile,
+    )
+    seconds = update_seconds(shape, work, speed, rate)
     optimizer = mini_batches * OPTIMIZER_BYTES * training.trained.trained * training.copies / training.processes
     if params.runtime.nodes == 1:
         seconds += training.bytes_on_links(mini_batches, length / batch.longest) / speed.link
