@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from packages.dagrpo_sandbox.tests.running import without_sandbox
 from tests.loopback import listening
 from tests.tools.calls import NOWHERE, called, context
 
@@ -24,7 +25,7 @@ def _bubblewrap() -> None:
     try:
         bubblewrap.find_installation()
     except SandboxUnavailable as error:
-        pytest.skip(str(error))
+        without_sandbox(error)
 
 
 def _run(code: str, config: Config | None = None) -> str:

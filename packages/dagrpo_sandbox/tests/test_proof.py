@@ -4,6 +4,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from packages.dagrpo_sandbox.tests.running import without_sandbox
 
 from dagrpo_sandbox import (
     Limits,
@@ -77,3 +78,8 @@ def test_a_filter_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> N
     assert "does not limit network, system calls on" in _refusal()
     with pytest.raises(SandboxUnavailable, match="does not limit"):
         asyncio.run(run_cold("1"))
+
+
+def test_a_sandbox_that_is_missing_fails_the_tests_of_a_machine_that_could_have_one() -> None:
+    with pytest.raises(pytest.fail.Exception, match="but: no limit holds"):
+        without_sandbox("no limit holds")

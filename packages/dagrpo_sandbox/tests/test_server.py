@@ -13,6 +13,7 @@ import psutil
 import pytest
 from aiohttp import ClientSession, ClientTimeout
 from aiohttp.test_utils import TestClient, TestServer
+from packages.dagrpo_sandbox.tests.running import without_sandbox
 
 from dagrpo_sandbox import Limits, SandboxUnavailable, server
 from dagrpo_sandbox.bubblewrap import find_installation
@@ -27,7 +28,7 @@ def _bubblewrap() -> None:
     try:
         find_installation()
     except SandboxUnavailable as error:
-        pytest.skip(str(error))
+        without_sandbox(error)
 
 
 @asynccontextmanager

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 
 import pytest
+from packages.dagrpo_sandbox.tests.running import without_sandbox
 
 from dagrpo.core.errors import UserError
 from dagrpo.rewards.unit_tests.pool import SandboxedTests
@@ -17,7 +18,7 @@ def sandboxes() -> Iterator[SandboxedTests]:
     try:
         tests.shares([("print(1)", '{"inputs": [""], "outputs": ["1"]}')], fractions=False)
     except UserError as error:
-        pytest.skip(str(error))
+        without_sandbox(error)
     yield tests
     tests.close()
 
