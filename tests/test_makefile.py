@@ -34,6 +34,20 @@ def test_setting_up_says_what_it_does_before_it_does_it() -> None:
     assert "GB on disk" in planned.splitlines()[0]
 
 
+# Beside a Python they want a checkout of Megatron-LM or a GPU; the set for a GPU has a place that needs no name.
+NOT_NAMED = {"DAGRPO_MEGATRON_LM_PYTHON", "DAGRPO_VERL_PYTHON", "DAGRPO_GPU_PYTHON"}
+
+
+def test_nightly_makes_every_environment_that_its_tests_ask_for() -> None:
+    texts = [path.read_text() for folder in ("tests", "packages") for path in (ROOT / folder).rglob("*.py")]
+    asked = {name for text in texts for name in re.findall(r"\bDAGRPO_[A-Z_]+_PYTHON\b", text)}
+    export = r"^nightly\b.*: export (\w+) := \$\(CURDIR\)/(\.venv-[\w-]+)"
+    named = dict(re.findall(export, (ROOT / "Makefile").read_text(), re.MULTILINE))
+    assert asked - NOT_NAMED == named.keys()
+    made = set(re.findall(r"^touch (\.venv-[\w-]+)/", _make("-n", "-B", "nightly"), re.MULTILINE))
+    assert made == {*named.values(), ".venv-docs", ".venv-gpu", ".venv-verifiers"}
+
+
 @pytest.mark.slow
 def test_every_package_has_everyday_tests() -> None:
     """A package tested at night only is merged with its mistakes."""

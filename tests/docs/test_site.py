@@ -73,6 +73,7 @@ def test_the_lock_of_the_site_agrees_with_that_of_the_project() -> None:
     assert {name: version for name, version in _pins("docs.lock").items() if pinned.get(name, version) != version} == {}
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(not PYTHON.exists(), reason="`make docs` makes its environment")
 def test_the_site_is_made_without_a_warning_and_loads_nothing_from_elsewhere(tmp_path: Path) -> None:
     command: list[str | Path] = [

