@@ -182,6 +182,13 @@ def test_all_figures_are_written_as_svg(built: Path) -> None:
     assert all((built / "figures" / name).read_bytes().startswith(b"<?xml") for name in FIGURE_FILES)
 
 
+@pytest.mark.parametrize("place", range(len(FIGURE_FILES)))
+def test_a_figure_drawn_again_has_the_same_bytes(page: Page, place: int) -> None:
+    """The page and the files show the same one, in whatever order they are written."""
+    figure = page.figures[place]
+    assert figure.svg() == figure.svg()
+
+
 @pytest.mark.nightly
 def test_the_same_inputs_give_the_same_bytes(built: Path, tmp_path: Path) -> None:
     again = page_of(make_experiment(tmp_path, seeds=(0, 1), tasks=("arithmetic", "aime")))

@@ -77,5 +77,7 @@ def to_svg(figure: Figure, name: str, *, transparent: bool = False) -> str:
     metadata = dict.fromkeys(("Date", "Creator", "Format", "Type"))
     with house_style():
         matplotlib.rcParams["svg.hashsalt"] = name
+        figure.draw_without_rendering()
+        figure.set_layout_engine("none")  # each layout begins from the last one's ticks, and would move the axes
         figure.savefig(buffer, format="svg", metadata=metadata, transparent=transparent)
     return buffer.getvalue().decode()
