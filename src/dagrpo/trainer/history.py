@@ -1,15 +1,16 @@
 """History of a run: finished steps, recorded and reported on rank 0."""
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
+from dagrpo.rewards.hacking import WINDOW, hacked
 from dagrpo.rollout.collect import FailedPrograms
 from dagrpo.rollout.kept_rollouts import kept_rollouts
 from dagrpo.trainer import checks
 from dagrpo.trainer.checks.suite import CheckSuite, Figures, storable
 from dagrpo.trainer.metrics.clock import Clock
-from dagrpo.trainer.metrics.hacking import HackingWarnings
 from dagrpo.trainer.metrics.step import in_brief, rollout_rows, step_metrics
 from dagrpo.trainer.metrics.throughput import Throughput
 from dagrpo.trainer.metrics.turns import CALLED, turn_timings
@@ -18,7 +19,32 @@ from dagrpo.trainer.sampling.held_out import HeldOutEvaluations
 from dagrpo.trainer.sampling.rollouts import Rollouts
 from dagrpo.trainer.state.records import Record
 from dagrpo.trainer.update.stats import UpdateStats
-from dagrpo.utils.console import progress
+from dagrpo.utils.console import progress, say
+
+logger = logging.getLogger(__name__)
+
+
+class HackingWarnings:
+    """Watcher of a run's recorded metrics, which warns once of each component that rises while accuracy falls."""
+
+    def __init__(self, what: str) -> None:
+        """Start to watch. what: the run, such as "train (seed 1)"."""
+        self._what = what
+        self._warned: set[str] = set()
+        self._rows: list[dict[str, float]] = []  # of the steps from 1 on
+
+    def warn(self, step: int, record: Record) -> None:
+        """Warn on the screen and in the log, as of every WINDOW-th step, from 1."""
+        if step % WINDOW:
+            return
+        rows = self._rows
+        rows += [record.metrics(number) for number in range(len(rows) + 1, step + 1)]
+        for found in hacked({name: [row[name] for row in rows] for name in rows[0]}):
+            if found.component not in self._warned:
+                self._warned.add(found.component)
+                sentence = f"{self._what}, step {step}: {found}."
+                logger.warning(sentence)
+                say(sentence)
 
 
 class History:

@@ -3,7 +3,7 @@
 import pyarrow as pa
 import pytest
 
-from dagrpo.cli.publish.tables import _texts
+from dagrpo.cli.publish.repositories import _texts
 from dagrpo.core.redaction import redacted
 
 SECRET = "hf_abcdefghijklmnopqrstuvwxyz012345"

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 from tests.trainer.computed import COMPUTED
 
-from dagrpo.trainer.metrics.hacking import HackingWarnings
+from dagrpo.trainer.history import HackingWarnings
 from dagrpo.trainer.state.records import Record
 from dagrpo.trainer.sync.digest_table import StepDigests
 

@@ -9,8 +9,7 @@ from transformers import Phi3Config, Phi3ForCausalLM, Qwen2Config
 
 from dagrpo.core.errors import UserError
 from dagrpo.trainer.batches.batch import MicroBatch, TokenSequences
-from dagrpo.trainer.model.policy import Policy, token_logprobs
-from dagrpo.trainer.model.rope import longest_of_one_rope
+from dagrpo.trainer.model.policy import Policy, longest_of_one_rope, token_logprobs
 
 CPU = torch.device("cpu")
 LIMIT = 16

@@ -5,13 +5,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+import pyarrow as pa
+
 from dagrpo.checkpoints.manifest import verify
 from dagrpo.cli.publish.cards import Publication, model_card, rollouts_card
-from dagrpo.cli.publish.tables import write_evaluation, write_rollouts
 from dagrpo.core.errors import UserError
+from dagrpo.core.redaction import redacted
 from dagrpo.pipeline.crate.folder import require_no_secret, write_crate
 from dagrpo.pipeline.crate.reading import INSIDE
 from dagrpo.utils.files import write_text
+from dagrpo.utils.manifest import MANIFEST, fault_of, listed_files
+from dagrpo.utils.tables import read_parquet, write_parquet
 
 CARD = "README.md"
 NOT_PUBLISHED = ("origin.json",)  # names paths of this machine
@@ -63,3 +67,55 @@ def _rollout_files(publication: Publication, scratch: Path) -> Iterator[tuple[st
 
 def _all_of(folder: Path) -> Iterator[tuple[str, Path]]:
     yield from ((path.relative_to(folder).as_posix(), path) for path in sorted(folder.rglob("*")) if path.is_file())
+
+
+# Texts of the data set, and what quotes them: left out where the data are other people's.
+OF_THE_DATA = ("prompt", "prompt_ids", "question", "ground_truth", "messages", "calls", "samples", "teacher_logprobs")
+
+
+def write_rollouts(publication: Publication, folder: Path) -> None:
+    """Write the rollouts of each training step. Raises UserError if one is damaged or has a secret in its texts."""
+    manifest = publication.run / "rollouts" / MANIFEST
+    for name, entry in sorted(listed_files(manifest).items()):
+        if not name.startswith("step_"):
+            continue
+        source = manifest.with_name(name)
+        if (fault := fault_of(source, entry)) is not None:
+            raise UserError(f"{source} {fault}, but {manifest} lists it: restore it first.")
+        write_parquet(folder / name, _published(publication, publication.train, read_parquet(source), source))
+
+
+def write_evaluation(publication: Publication, task: str, folder: Path) -> None:
+    """Write the scored completions of both policies on a task. Raises UserError like `write_rollouts`."""
+    for policy in ("base", "trained"):
+        source = publication.run / "eval" / task / policy / "scores.parquet"
+        write_parquet(folder / policy / f"{task}.parquet", _published(publication, task, read_parquet(source), source))
+
+
+def _published(publication: Publication, task: str, table: pa.Table, source: Path) -> pa.Table:
+    if not publication.is_generated(task):
+        table = table.drop_columns([name for name in OF_THE_DATA if name in table.column_names])
+    for name in table.column_names:
+        column = table.column(name)
+        if pa.types.is_map(column.type):
+            table = table.set_column(table.column_names.index(name), name, _as_list(column))
+        elif any(redacted(text) != text for text in _texts(column)):
+            raise UserError(
+                f"{source} has a password, a key or a token in its column {name}, and nothing is published: unset the variable if it is no "
+                "secret; a secret that the policy or a tool wrote is to be revoked."
+            )
+    return table
+
+
+def _texts(column: pa.ChunkedArray) -> set[str]:
+    """Return the texts of a column; nested values as one text each."""
+    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+        return {text for text in column.to_pylist() if text}
+    return {str(value) for value in column.to_pylist()} if pa.types.is_nested(column.type) else set()
+
+
+def _as_list(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return a map as a list of pairs: the library `datasets` knows no maps."""
+    pairs = [[{"name": name, "value": value} for name, value in row] for row in column.to_pylist()]
+    kind = pa.list_(pa.struct([("name", column.type.key_type), ("value", column.type.item_type)]))
+    return pa.chunked_array([pa.array(pairs, kind)])

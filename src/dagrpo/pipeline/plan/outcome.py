@@ -79,24 +79,6 @@ def plan_of(params: Params, machine: Machine, *, online: bool = False, answer: i
     )
 
 
-def stage_minutes(params: Params, machine: Machine) -> dict[str, tuple[float, float]]:
-    """Return the likely and the longest minutes of one run of each stage that the plan knows the time of.
-
-    Raises UserError like `plan_of`.
-    """
-    models, speed = Models.of(params), speed_of(machine, params)
-    earlier = measured(params) if machine.is_here else Measured()
-    likely, longest = (
-        {
-            each.stage: each.seconds / each.runs / 60
-            for each in seconds_of_stages(some, models, speed, earlier)
-            if each.seconds is not None
-        }
-        for some in (_shorter(params, None), params)
-    )
-    return {stage: (likely[stage], minutes) for stage, minutes in longest.items()}
-
-
 def _shorter(params: Params, answer: int | None) -> Params:
     """Return the parameters with completions of the likely length as the longest ones."""
     rollout, evaluation = params.rollout, params.evaluation

@@ -28,6 +28,7 @@ from dagrpo.trainer.foreign.files import (
     take_outputs,
     write_inputs,
 )
+from dagrpo.trainer.foreign.metrics import named
 from dagrpo.trainer.foreign.nodes import SECONDS_TO_SEE_A_FILE, Nodes, log_of
 from dagrpo.trainer.run import Report, TrainingRun
 from dagrpo.trainer.verl import attempt_process, composition
@@ -35,7 +36,6 @@ from dagrpo.trainer.verl.adapter import MergedAdapter
 from dagrpo.trainer.verl.cluster import Cluster, access, ray_over
 from dagrpo.trainer.verl.draws import DRAWS, Comparison
 from dagrpo.trainer.verl.mapping import Files, configuration, has_several_turns, require_no_adapted_experts
-from dagrpo.trainer.verl.metrics import step_of
 from dagrpo.utils.child_variables import alone
 from dagrpo.utils.console import say
 from dagrpo.utils.files import remove
@@ -236,3 +236,19 @@ def _require_same_processes(checkpoints: Path, finished: int, processes: int) ->
             f"verl has saved the state of step {finished} with {before} processes, and resumes with as many alone, not with {processes}: "
             f"let runtime.nodes x runtime.training.processes be {before}."
         )
+
+
+SAME = {
+    "critic/score/mean": "reward/mean",
+    "actor/grad_norm": "policy/grad_norm",
+    "actor/lr": "policy/learning_rate",
+}
+LENGTHS = {  # verl's count the results of tools and the words of users, too
+    "response_length/mean": "rollout/length_mean",
+    "response_length/max": "rollout/length_max",
+}
+
+
+def step_of(line: Mapping[str, Any], *, several_turns: bool) -> tuple[int, dict[str, float]]:
+    """Return the step and the metrics of a line of verl's file logger."""
+    return named(line, SAME if several_turns else SAME | LENGTHS, "verl")
