@@ -15,6 +15,10 @@ TORCH := $(if $(call torch_in_folders,$(PYTHON_TAG)),,--torch-backend cpu)
 NEW_ENVIRONMENT := python3 src/dagrpo/cli/doctor/create_environment.py
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 export PYTHONNOUSERSITE := 1
+# The user of a container may have no name, and no home that can be written.
+export LOGNAME := $(or $(LOGNAME),$(shell id -un 2>/dev/null || echo uid$$(id -u)))
+export XDG_CACHE_HOME := $(shell cache="$${XDG_CACHE_HOME:-$$HOME/.cache}"; \
+  mkdir -p "$$cache" 2>/dev/null && test -w "$$cache" || cache="$(CURDIR)/.state/cache"; echo "$$cache")
 unexport PYTHONDONTWRITEBYTECODE
 
 # Installs a lock, $(2), in an environment, $(1), each file by its hash; setuptools, which builds what has no wheel, too.
@@ -137,6 +141,7 @@ setup: .venv/.installed ## install everything in .venv, once: one to five minute
 	$(if $(TORCH),$(if $(call torch_in_folders,*),@echo "$(FIND_LINKS) has torch for another Python than $(PYTHON_TAG): it comes from download.pytorch.org. Without a network put a python3 with a wheel there first on PATH."))
 	$(call install,.venv,$(LOCK))
 	$(call install_own,.venv,$(LOCK)) -e .
+	@command -v which > /dev/null || install -m 755 /dev/stdin .venv/bin/which <<< $$'#!/bin/sh\ncommand -v "$$@"'
 	.venv/bin/python -m dagrpo.cli.doctor.imports
 	@echo "Done. With .venv/bin on PATH, snakemake, dvc and dagrpo work by themselves."
 	@touch $@

@@ -4,6 +4,7 @@ import asyncio
 import os
 import socket
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -27,6 +28,7 @@ def findings(*, needs_isolation: bool) -> Iterator[Finding]:
     yield _memory()
     yield gpu_requirements.disk(Path.cwd(), LEAST_DISK)
     yield gpu_requirements.shared_memory()
+    yield replace(gpu_requirements.cache(), is_needed=False)  # runs of Snakemake take .state/cache
     yield from _gpus()
     yield from slurm.findings()
     yield _isolation(is_needed=needs_isolation)
@@ -64,7 +66,6 @@ def _gpus() -> Iterator[Finding]:
     )
     yield programs.headers(is_needed=programs.is_environment())
     yield from programs.compilers()
-    yield gpu_requirements.cache()
     if version_of(KERNELS) is None:  # only requirements/gpu.lock has them
         yield Finding(
             name="packages for a GPU",

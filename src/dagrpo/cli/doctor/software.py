@@ -17,7 +17,7 @@ from dagrpo.cli.doctor.finding import Finding
 from dagrpo.config.project import REMEDY, without_snakefile
 from dagrpo.core.errors import UserError
 from dagrpo.core.redaction import redacted
-from dagrpo.utils.environment import version_of
+from dagrpo.utils.environment import user, version_of
 from dagrpo.utils.hub import endpoint
 
 NEEDED = ("torch", "sglang", "transformers", "snakemake", "dvc", "mlflow", "pyarrow")
@@ -41,6 +41,8 @@ def findings() -> Iterator[Finding]:
     yield from map(_package, NEEDED)
     yield from _lock()
     yield _git()
+    yield _which()
+    yield _user()
     yield from _project()
 
 
@@ -94,6 +96,25 @@ def _plain(name: str) -> str:
 def _git() -> Finding:
     place = shutil.which("git")
     return Finding(name="git", detail=place or "not found", is_there=place is not None, remedy="apt-get install git")
+
+
+def _which() -> Finding:
+    """Check the program that Snakemake's SLURM plug-in runs as it is imported, on each start of Snakemake."""
+    place = shutil.which("which")
+    remedy = "make setup puts one in .venv/bin, which must be on PATH; else install the package which (Debian: debianutils)"
+    return Finding(name="which", detail=place or "not on PATH", is_there=place is not None, remedy=remedy)
+
+
+def _user() -> Finding:
+    """Check that this user's id has a name. Snakemake's runs do without."""
+    has_name = user() != str(os.getuid())
+    return Finding(
+        name="user",
+        detail=user() if has_name else f"the user id {os.getuid()} has no name: dvc ends with `getpwuid(): uid not found`",
+        is_there=has_name,
+        is_needed=False,
+        remedy="export LOGNAME=NAME",
+    )
 
 
 def _project() -> Iterator[Finding]:
