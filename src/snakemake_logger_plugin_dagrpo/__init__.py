@@ -23,13 +23,15 @@ def _complete_account() -> None:
         getpass.getuser()
     except (KeyError, OSError):
         os.environ["LOGNAME"] = f"uid{os.getuid()}"
+    own = Path(".state/cache").absolute()
+    if not Path(os.path.expanduser("~")).is_absolute():
+        os.environ["HOME"] = str(own)
     cache = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))
     with suppress(OSError):
-        if cache.is_absolute():  # else it begins with "~", of which there is none
-            cache.mkdir(parents=True, exist_ok=True)
-    if not (cache.is_absolute() and os.access(cache, os.W_OK | os.X_OK)):
-        place = Path(".state/cache").absolute()
-        os.environ |= {"XDG_CACHE_HOME": str(place), "MPLCONFIGDIR": str(place / "matplotlib")}
+        cache.mkdir(parents=True, exist_ok=True)
+    if not os.access(cache, os.W_OK | os.X_OK):
+        os.environ |= {"XDG_CACHE_HOME": str(own), "MPLCONFIGDIR": str(own / "matplotlib")}
+
 
 
 _complete_account()
