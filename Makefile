@@ -15,8 +15,8 @@ TORCH := $(if $(call torch_in_folders,$(PYTHON_TAG)),,--torch-backend cpu)
 NEW_ENVIRONMENT := python3 src/dagrpo/cli/doctor/create_environment.py
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 export PYTHONNOUSERSITE := 1
-# The user of a container may have no name, and no home that can be written.
-export LOGNAME := $(or $(LOGNAME),$(shell id -un 2>/dev/null || echo uid$$(id -u)))
+# The user of a container may have no name (id prints the number) and no home that can be written.
+export LOGNAME := $(or $(LOGNAME),$(shell id -un 2>/dev/null))
 export XDG_CACHE_HOME := $(shell cache="$${XDG_CACHE_HOME:-$$HOME/.cache}"; \
   mkdir -p "$$cache" 2>/dev/null && test -w "$$cache" || cache="$(CURDIR)/.state/cache"; echo "$$cache")
 unexport PYTHONDONTWRITEBYTECODE

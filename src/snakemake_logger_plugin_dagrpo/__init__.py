@@ -22,16 +22,13 @@ def _complete_account() -> None:
     try:
         getpass.getuser()
     except (KeyError, OSError):
-        os.environ["LOGNAME"] = f"uid{os.getuid()}"
-    own = Path(".state/cache").absolute()
-    if not Path(os.path.expanduser("~")).is_absolute():
-        os.environ["HOME"] = str(own)
+        os.environ["LOGNAME"] = str(os.getuid())
     cache = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))
     with suppress(OSError):
         cache.mkdir(parents=True, exist_ok=True)
     if not os.access(cache, os.W_OK | os.X_OK):
+        own = Path(".state/cache").absolute()
         os.environ |= {"XDG_CACHE_HOME": str(own), "MPLCONFIGDIR": str(own / "matplotlib")}
-
 
 
 _complete_account()

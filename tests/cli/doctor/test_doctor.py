@@ -197,3 +197,21 @@ def test_each_need_of_slurm_that_is_missing_is_named(tmp_path: Path, monkeypatch
     assert lines["SLURM: programs"].detail == "not on PATH: srun, scancel"
     assert lines["SLURM: controller"].detail == "slurmctld does not answer"
     assert not any(each.is_there or each.is_trouble for each in lines.values())
+
+
+def test_a_user_without_name_home_or_which_gets_a_line_for_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_name(number: int) -> None:
+        raise KeyError(f"getpwuid(): uid not found: {number}")
+
+    for name in ("LOGNAME", "USER", "LNAME", "USERNAME", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("pwd.getpwuid", no_name)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    found = {each.name: each for each in software.findings()}
+    assert (found["user"].state, found["user"].remedy) == ("none", "export LOGNAME=NAME")
+    assert (found["which"].state, "make setup" in found["which"].remedy) == ("missing", True)
+    (tmp_path / "file").touch()
+    for home in (str(tmp_path / "file"), "~"):
+        monkeypatch.setenv("HOME", home)
+        (cache,) = [each for each in machine.findings(needs_isolation=False) if each.name == "cache"]
+        assert (cache.state, "XDG_CACHE_HOME" in cache.remedy) == ("none", True)

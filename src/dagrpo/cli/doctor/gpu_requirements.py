@@ -91,8 +91,8 @@ def shared_memory() -> Finding:
 def cache() -> Finding:
     """Check that the cache folder can be written: packages and compiled kernels go there."""
     place = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))
-    nearest = next(each for each in (place, *place.absolute().parents) if each.exists())
-    works = nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)
+    nearest = next(each for each in (place, *place.absolute().parents) if os.path.exists(each))
+    works = place.is_absolute() and nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)
     return Finding(
         name="cache",
         detail=str(place) if works else f"{place} cannot be written",

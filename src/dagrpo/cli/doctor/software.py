@@ -1,5 +1,6 @@
 """Checks of installed software, credentials, and the project's folder."""
 
+import getpass
 import os
 import platform
 import re
@@ -17,7 +18,7 @@ from dagrpo.cli.doctor.finding import Finding
 from dagrpo.config.project import REMEDY, without_snakefile
 from dagrpo.core.errors import UserError
 from dagrpo.core.redaction import redacted
-from dagrpo.utils.environment import user, version_of
+from dagrpo.utils.environment import version_of
 from dagrpo.utils.hub import endpoint
 
 NEEDED = ("torch", "sglang", "transformers", "snakemake", "dvc", "mlflow", "pyarrow")
@@ -107,14 +108,11 @@ def _which() -> Finding:
 
 def _user() -> Finding:
     """Check that this user's id has a name. Snakemake's runs do without."""
-    has_name = user() != str(os.getuid())
-    return Finding(
-        name="user",
-        detail=user() if has_name else f"the user id {os.getuid()} has no name: dvc ends with `getpwuid(): uid not found`",
-        is_there=has_name,
-        is_needed=False,
-        remedy="export LOGNAME=NAME",
-    )
+    try:
+        name, has_name = getpass.getuser(), True
+    except (KeyError, OSError):
+        name, has_name = f"the user id {os.getuid()} has no name: dvc ends with `getpwuid(): uid not found`", False
+    return Finding(name="user", detail=name, is_there=has_name, is_needed=False, remedy="export LOGNAME=NAME")
 
 
 def _project() -> Iterator[Finding]:
