@@ -18,7 +18,9 @@ def _shown(folder: Path, home: Path, *before: str) -> list[str]:
     environment = {name: value for name, value in os.environ.items() if name not in NAMES}
     environment |= {"HOME": str(home), "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [*before, sys.executable, "-c", SHOW]
-    return subprocess.run(command, cwd=folder, env=environment, check=True, capture_output=True, text=True).stdout.split()
+    return subprocess.run(
+        command, cwd=folder, env=environment, check=True, capture_output=True, text=True
+    ).stdout.split()
 
 
 def test_an_account_with_name_and_home_is_left_alone(tmp_path: Path) -> None:

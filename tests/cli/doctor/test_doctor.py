@@ -199,7 +199,9 @@ def test_each_need_of_slurm_that_is_missing_is_named(tmp_path: Path, monkeypatch
     assert not any(each.is_there or each.is_trouble for each in lines.values())
 
 
-def test_a_user_without_name_home_or_which_gets_a_line_for_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_user_without_name_home_or_which_gets_a_line_for_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def no_name(number: int) -> None:
         raise KeyError(f"getpwuid(): uid not found: {number}")
 

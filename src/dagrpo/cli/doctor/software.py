@@ -102,7 +102,9 @@ def _git() -> Finding:
 def _which() -> Finding:
     """Check the program that Snakemake's SLURM plug-in runs as it is imported, on each start of Snakemake."""
     place = shutil.which("which")
-    remedy = "make setup puts one in .venv/bin, which must be on PATH; else install the package which (Debian: debianutils)"
+    remedy = (
+        "make setup puts one in .venv/bin, which must be on PATH; else install the package which (Debian: debianutils)"
+    )
     return Finding(name="which", detail=place or "not on PATH", is_there=place is not None, remedy=remedy)
 
 
