@@ -55,6 +55,10 @@ class Capabilities:
     elsewhere: bool = False  # it works with servers that run elsewhere: servers
 
 
+def _nine_tenths(config: Any, memory: int) -> float:
+    return 0.9
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Footprint:
     """Memory of a server beside its weights and its key-value cache, for `dagrpo plan`."""
@@ -65,6 +69,8 @@ class Footprint:
     cpu_bytes: int = 0  # of its processes on a CPU, without the files that they map
     packed_dtypes: frozenset[str] = frozenset()  # whose weights it holds twice on a CPU
     packed_limit: int = 0  # bytes of the largest model that it holds twice
+    # Returns which share of a GPU's free memory weights and cache take where `max_total_tokens` is null, of its config and the GPU's bytes.
+    static_share: Callable[[Any, int], float] = _nine_tenths
     sync_bytes: int = 0  # of a trainer's rank, for tensors on their way to it (Engine.memory)
 
 

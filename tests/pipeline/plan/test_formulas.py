@@ -9,7 +9,7 @@ from dagrpo.config.presets import composed
 from dagrpo.engine import sglang
 from dagrpo.pipeline.plan.amounts import GIBIBYTE, Memory
 from dagrpo.pipeline.plan.gpu_passes import Work, update_seconds
-from dagrpo.pipeline.plan.memory import server_memory, stages
+from dagrpo.pipeline.plan.memory import cache_tokens, held_beside, server_memory, stages
 from dagrpo.pipeline.plan.models import Models, policy_shape
 from dagrpo.pipeline.plan.rates import Speed
 from dagrpo.pipeline.plan.sequences import Lengths, MicroBatch
@@ -97,6 +97,28 @@ def test_a_cache_has_a_key_and_a_value_for_each_layer_and_token(shape: Shape) ->
     assert shape.cached_per_token == 57_344
     server = server_memory("server", shape, sglang.Config(max_total_tokens=262_144), "bfloat16", 1, gpu=True)
     assert server.of("key-value cache") == 28 * GIBIBYTE
+
+
+def test_a_cache_without_a_size_has_what_weights_moments_and_reserve_leave_of_the_gpu(shape: Shape) -> None:
+    """SGLang reserves 10 of 80 GiB, and 512 + 1.5 x 4,096 + 128 + 512 MiB of 24 GiB; the trainer has 12 bytes a parameter and 1 GiB."""
+    null = {"max_total_tokens": None, "release_memory": True}
+    params = qwen3(
+        {
+            "rollout": {"deterministic": False, "dtype": "bfloat16"},
+            "runtime": {"engine": null, "training": {"micro_batch_size": 1}},
+        }
+    )
+    held = 12 * WEIGHTS + GIBIBYTE
+    assert held_beside(params, of_train(params, Models(policy=shape), gpu=True)) == held
+    large, small = (cache_tokens(shape, params.runtime.engine, "bfloat16", size * GIBIBYTE, held) for size in (80, 24))
+    assert large == int((70 / 80 * (80 * GIBIBYTE - held) - 2 * WEIGHTS) / (2 * 57_344))
+    reserve = (512 + 1.5 * 4096 + 128 + 512) / 1024
+    assert small == int(((24 - reserve) / 24 * (24 * GIBIBYTE - held) - 2 * WEIGHTS) / (2 * 57_344))
+    given = params.runtime.engine.model_copy(update={"arguments": {"mem-fraction-static": 0.5}})
+    assert cache_tokens(shape, given, "bfloat16", 80 * GIBIBYTE) == int((40 * GIBIBYTE - 2 * WEIGHTS) / (2 * 57_344))
+    (train, sample) = stages(params, Models(policy=shape), on_gpu=True, memory=80 * GIBIBYTE)
+    assert train.on_device[-1].of("key-value cache") == 2 * 57_344 * large
+    assert sample.on_device[0].of("key-value cache") > train.on_device[-1].of("key-value cache")
 
 
 def test_the_server_shares_the_device_unless_it_runs_elsewhere(shape: Shape) -> None:

@@ -8,7 +8,7 @@ from benchmarks.gpu.presets import CARDS, FITTING, PRESETS, planned, published_r
 from dagrpo.config.presets import composed, experiments, hardware_in
 from dagrpo.pipeline.plan.machine import machine_for
 from dagrpo.pipeline.plan.models import Models
-from dagrpo.pipeline.plan.remedy import refusal
+from dagrpo.pipeline.plan.remedy import fullest, refusal
 
 ROOT = Path(__file__).parents[3]
 
@@ -27,6 +27,7 @@ def test_a_model_fits_the_hardware_named_for_it_with_steps_under_an_hour(
 ) -> None:
     params, shapes, machine = planned([model, "gsm8k", "grpo", hardware], folder)
     assert refusal(params, shapes, machine) is None
+    assert fullest(params, shapes, machine).total <= 0.92 * machine.memory
     assert sum(train_of(params, shapes, machine).of_a_step.values()) < 3600
 
 

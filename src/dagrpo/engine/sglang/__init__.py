@@ -129,6 +129,16 @@ class Config(EngineConfig):
         return arguments
 
 
+def _static_share(config: Config, memory: int) -> float:
+    """Return --mem-fraction-static of a GPU with `memory` bytes: given, or by SGLang's rule (srt/arg_groups/memory_hook.py)."""
+    if given := config.arguments.get("mem-fraction-static"):
+        return float(given)
+    prompts = int(config.arguments.get("chunked-prefill-size", PREFILL_TOKENS))
+    mebibytes = 512 + 1.5 * max(prompts, 2048) + 128 * config.ranks + 2 * config.max_running_requests
+    reserved = max(mebibytes * (1 << 20), 10 * GIBIBYTE if memory > 60 * GIBIBYTE else 0)
+    return 1 - reserved / memory
+
+
 def _require_admitted(name: str, value: Argument) -> None:
     """Raise UserError if a flag of SGLang is unknown here, may change results, or has a value of another type."""
     kind = ARGUMENTS.get(name)
@@ -250,6 +260,7 @@ ENGINE = Engine(
         packed_dtypes=frozenset({"float32", "bfloat16"}),  # dagrpo-sglang-cpu packs their weights
         packed_limit=2 * GIBIBYTE,
         sync_bytes=BUCKET_BYTES,
+        static_share=_static_share,
     ),
     check=check,
 )

@@ -10,7 +10,7 @@ from dagrpo.pipeline.plan.amounts import BYTES, FLOAT32, Item, Memory, memory
 from dagrpo.pipeline.plan.models import Models
 from dagrpo.pipeline.plan.sequences import Lengths
 from dagrpo.pipeline.plan.shape import Shape
-from dagrpo.pipeline.plan.training import AT_REST, of_sft, of_train, trains_itself
+from dagrpo.pipeline.plan.training import AT_REST, Training, of_sft, of_train, trains_itself
 from dagrpo.pipeline.stages import sample, sft, train
 from dagrpo.rollout.config import Dtype
 
@@ -33,14 +33,15 @@ class StageMemory:
         return sum(each.total for each in self.on_device)
 
 
-def stages(params: Params, models: Models, *, on_gpu: bool) -> list[StageMemory]:
+def stages(params: Params, models: Models, *, on_gpu: bool, memory: int | None = None) -> list[StageMemory]:
     """Return the memory of every stage that needs much, but of train with another backend's program.
 
+    memory: of a GPU, in bytes, of which a cache without a size takes what is left; None: it is not counted.
     Raises UserError for an unknown task, or an adapter that names no layer.
     """
     of_sft = [_sft(params, models, on_gpu=on_gpu)] if params.sft.steps else []
-    training = [_train(params, models, on_gpu=on_gpu)] if trains_itself(params) else []
-    return [*of_sft, *training, _sample(params, models, on_gpu=on_gpu)]
+    training = [_train(params, models, on_gpu=on_gpu, memory=memory)] if trains_itself(params) else []
+    return [*of_sft, *training, _sample(params, models, on_gpu=on_gpu, memory=memory)]
 
 
 def longest_sequence(params: Params, models: Models) -> int:
@@ -50,12 +51,29 @@ def longest_sequence(params: Params, models: Models) -> int:
     return max(Lengths.of_training(params, positions).whole, *evaluated)
 
 
-def server_memory(what: str, shape: Shape, engine: EngineConfig, dtype: Dtype, requests: int, *, gpu: bool) -> Memory:
-    """Return the memory of a server with `requests` running completions, on each of its GPUs, or on a CPU."""
-    return memory(what, _of_server(shape, engine, dtype, requests, gpu=gpu))
+def cache_tokens(shape: Shape, engine: EngineConfig, dtype: Dtype, memory: int | None, held: int = 0) -> int | None:
+    """Return the tokens that a server's cache holds; None if that depends on a GPU whose memory is not known.
+
+    memory: of each of its GPUs, in bytes, of which another process holds `held` when the server starts.
+    """
+    if engine.max_total_tokens is not None or memory is None:
+        return engine.max_total_tokens
+    static = engine_of(engine).footprint.static_share(engine, memory) * (memory - held)
+    left = max(static - shape.weights * BYTES[dtype] / engine.ranks, 0)
+    return int(left * min(engine.ranks, shape.key_value_heads) / (shape.cached_per_token * BYTES[dtype]))
 
 
-def _of_server(shape: Shape, engine: EngineConfig, dtype: Dtype, requests: int, *, gpu: bool) -> Iterator[Item]:
+def server_memory(
+    what: str, shape: Shape, engine: EngineConfig, dtype: Dtype, requests: int, *, gpu: bool, tokens: int | None = None
+) -> Memory:
+    """Return the memory of a server with `requests` running completions, on each of its GPUs, or on a CPU. tokens: of its cache."""
+    tokens = engine.max_total_tokens or tokens or 0
+    return memory(what, _of_server(shape, engine, dtype, requests, tokens, gpu=gpu))
+
+
+def _of_server(
+    shape: Shape, engine: EngineConfig, dtype: Dtype, requests: int, tokens: int, *, gpu: bool
+) -> Iterator[Item]:
     each, running = BYTES[dtype], min(requests, engine.max_running_requests)
     beside = engine_of(engine).footprint
     ranks = engine.ranks if gpu else 1  # on a CPU they are side by side
@@ -65,10 +83,9 @@ def _of_server(shape: Shape, engine: EngineConfig, dtype: Dtype, requests: int, 
     if not gpu and dtype in beside.packed_dtypes and shape.weights * each <= beside.packed_limit:
         yield Item(name="packed weights", bytes=shape.weights * each, how="copies in another layout, on a CPU")
     # With more ranks than key-value heads, several hold the same one.
-    tokens = engine.max_total_tokens or 0
     cache = -(-tokens * shape.cached_per_token * each // min(ranks, shape.key_value_heads))
-    how = f"{tokens:,} tokens x {shape.cached_per_token:,} in {dtype} (max_total_tokens){over}"
-    how = how if tokens else "what is left (max_total_tokens is null)"
+    left = ", what is left" if engine.max_total_tokens is None else ""
+    how = f"{tokens:,} tokens x {shape.cached_per_token:,} in {dtype} (max_total_tokens{left}){over}"
     yield Item(name="key-value cache", bytes=cache, how=how)
     sampled = running * shape.text.vocab_size * FLOAT32 * beside.logit_copies
     taken_in = beside.prefill_tokens * (3 * shape.mlp_width // ranks + 8 * shape.text.hidden_size) * each
@@ -88,10 +105,10 @@ def _sft(params: Params, models: Models, *, on_gpu: bool) -> StageMemory:
     )
 
 
-def _train(params: Params, models: Models, *, on_gpu: bool) -> StageMemory:
+def _train(params: Params, models: Models, *, on_gpu: bool, memory: int | None) -> StageMemory:
     training = of_train(params, models, gpu=on_gpu)
     ranks = _of_ranks(training.memory(), params.runtime.training.processes, on_gpu=on_gpu)
-    servers = [*_servers(params, models, on_gpu=on_gpu)]
+    servers = [*_servers(params, models, on_gpu=on_gpu, memory=memory, held=held_beside(params, training))]
     synced = tuple(_weight_copies(params, models.policy))
     if not on_gpu:
         together = (*ranks, *(server for _, server in servers), *synced)
@@ -101,6 +118,12 @@ def _train(params: Params, models: Models, *, on_gpu: bool) -> StageMemory:
         on_device=_fullest_gpu(ranks, servers, _gathered(params, models.policy)),
         on_host=(*_loading(models.policy), *synced),
     )
+
+
+def held_beside(params: Params, training: Training) -> int:
+    """Return the bytes that a process holds of a server's GPU when it starts: weights and moments; 0 if they have different GPUs."""
+    engine = params.runtime.engine
+    return 0 if engine.own_gpus or engine.serves_elsewhere else training.memory().only(AT_REST).total
 
 
 def _gathered(params: Params, shape: Shape) -> Item:
@@ -128,9 +151,12 @@ def _fullest_gpu(
     return tuple(max((updating, sampling, *alone), key=lambda together: sum(each.total for each in together)))
 
 
-def _sample(params: Params, models: Models, *, on_gpu: bool) -> StageMemory:
+def _sample(params: Params, models: Models, *, on_gpu: bool, memory: int | None) -> StageMemory:
     engine = params.runtime.engine.on_one_machine
-    servers = _own_server(SERVER, params, models.policy, engine, engine.max_running_requests, on_gpu=on_gpu)
+    tokens = cache_tokens(models.policy, engine, params.rollout.dtype, memory)
+    servers = _own_server(
+        SERVER, params, models.policy, engine, engine.max_running_requests, on_gpu=on_gpu, tokens=tokens
+    )
     return StageMemory(stage=sample.STAGE.name, on_device=tuple(server for _, server in servers))
 
 
@@ -139,11 +165,14 @@ def _of_ranks(process: Memory, processes: int, *, on_gpu: bool) -> tuple[Memory,
     return (process,) if on_gpu else (process,) * processes
 
 
-def _servers(params: Params, models: Models, *, on_gpu: bool) -> Iterator[tuple[EngineConfig, Memory]]:
+def _servers(
+    params: Params, models: Models, *, on_gpu: bool, memory: int | None, held: int
+) -> Iterator[tuple[EngineConfig, Memory]]:
     training = params.training
     prompts = training.prompts_per_step * training.dynamic_sampling.oversampling
     requests = round(prompts * training.samples_per_prompt)
-    yield from _own_server(SERVER, params, models.policy, params.runtime.engine, requests, on_gpu=on_gpu)
+    tokens = cache_tokens(models.policy, params.runtime.engine, params.rollout.dtype, memory, held)
+    yield from _own_server(SERVER, params, models.policy, params.runtime.engine, requests, on_gpu=on_gpu, tokens=tokens)
     if models.teacher is not None:
         engine = params.runtime.teacher
         yield from _own_server(TEACHER_SERVER, params, models.teacher, engine, requests, on_gpu=on_gpu)
@@ -153,11 +182,18 @@ def _servers(params: Params, models: Models, *, on_gpu: bool) -> Iterator[tuple[
 
 
 def _own_server(
-    what: str, params: Params, shape: Shape, engine: EngineConfig, requests: int, *, on_gpu: bool
+    what: str,
+    params: Params,
+    shape: Shape,
+    engine: EngineConfig,
+    requests: int,
+    *,
+    on_gpu: bool,
+    tokens: int | None = None,
 ) -> Iterator[tuple[EngineConfig, Memory]]:
     """Yield servers, none if they run elsewhere. On a GPU each has its own device; on a CPU they share it."""
     if not engine.servers:
-        server = server_memory(what, shape, engine, params.rollout.dtype, requests, gpu=on_gpu)
+        server = server_memory(what, shape, engine, params.rollout.dtype, requests, gpu=on_gpu, tokens=tokens)
         yield from ((engine, server),) * (1 if on_gpu else engine.replicas)
 
 

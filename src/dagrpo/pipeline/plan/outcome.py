@@ -55,7 +55,7 @@ def plan_of(params: Params, machine: Machine, *, online: bool = False, answer: i
     Raises UserError if a config is missing, a task is unknown, or an adapter names no layer.
     """
     models = Models.of(params, online=online)
-    needed = stages(params, models, on_gpu=machine.on_gpu)
+    needed = stages(params, models, on_gpu=machine.on_gpu, memory=machine.memory)
     disk, free = disk_of(params, models), shutil.disk_usage(Path()).free
     earlier = measured(params) if machine.is_here else Measured()
     speed = speed_of(machine, params)

@@ -59,6 +59,7 @@ class Speed:
     write: float = WRITE  # bytes per second, to the disk
     digest: float = DIGEST  # bytes per second, on one thread
     per_step: float = 0.0  # seconds that each step of decoding adds
+    memory: int | None = None  # bytes of a GPU; None: a CPU
     cores: int | None = None  # of a CPU, which several processes share; None: a device for each process
     basis: str = ""  # in words
 
@@ -86,6 +87,7 @@ def _of_gpu(gpu: Gpu, params: Params) -> Speed:
         cache_bandwidth=READ_SHARE * gpu.bandwidth,
         attention=attention / products,
         streaming=STREAM_SHARE / READ_SHARE,
+        memory=gpu.memory,
         link=NVLINK_SHARE * NVLINK[gpu.name] if gpu.name in NVLINK else PCIE,
         basis=f"products of an update at up to {products:.0%} of the peak of {gpu.name} ({peak / 1e12:,.0f} TFLOP/s in "
         f"{params.training.dtype}), "

@@ -38,7 +38,7 @@ class Remedy:
 
 def fullest(params: Params, models: Models, machine: Machine) -> StageMemory:
     """Return the stage with the most memory on a device."""
-    return max(stages(params, models, on_gpu=machine.on_gpu), key=lambda stage: stage.total)
+    return max(stages(params, models, on_gpu=machine.on_gpu, memory=machine.memory), key=lambda stage: stage.total)
 
 
 def refusal(params: Params, models: Models, machine: Machine) -> str | None:

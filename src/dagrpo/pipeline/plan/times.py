@@ -11,6 +11,7 @@ from dagrpo.engine.config import EngineConfig
 from dagrpo.pipeline.plan.amounts import BYTES, FLOAT32
 from dagrpo.pipeline.plan.gpu_passes import Work, update_seconds
 from dagrpo.pipeline.plan.measured import Measured
+from dagrpo.pipeline.plan.memory import cache_tokens, held_beside
 from dagrpo.pipeline.plan.models import Models
 from dagrpo.pipeline.plan.rates import Speed
 from dagrpo.pipeline.plan.sequences import Lengths, prompts_of, usual_prompt
@@ -120,6 +121,7 @@ def _train(params: Params, models: Models, speed: Speed) -> StageSeconds:
         prompts=prompts,
         prompt=usual_prompt(params, params.experiment.train, "train"),
         lengths=Lengths.of_training(params, models.policy.positions),
+        held=held_beside(params, training),
     )
     update, tokens = _update(training, params, speed.update, speed, mini_batches=settings.mini_batches)
     parts = {
@@ -203,12 +205,13 @@ def sampling_seconds(
     prompts: int,
     prompt: int,
     lengths: Lengths,
+    held: int = 0,
 ) -> float:
     """Return the seconds of `attempts` completions of the greatest length for `prompts` prompts.
 
     The slower one of two: computing, 2 N for each token that is sampled or read (a prompt once for all of its attempts), and reading the
     weights, once for each step of decoding. In addition, reading every attempt's keys and values so far. GPUs with tensor parallelism share
-    all of it; their communication is not counted.
+    all of it; their communication is not counted. held: bytes of their memory that the trainer has.
     """
     shape, each = models.policy, BYTES[params.rollout.dtype]
     ranks = 1 if speed.cores else engine.ranks
@@ -216,10 +219,10 @@ def sampling_seconds(
         1, engine.nodes // engine.nodes_per_server
     )
     whole = lengths.after(prompt)
-    cached = engine.max_running_requests if engine.max_total_tokens is None else engine.max_total_tokens // whole
-    running = max(min(engine.max_running_requests, cached), 1)
+    room = cache_tokens(shape, engine, params.rollout.dtype, speed.memory, held)
+    running = max(min(engine.max_running_requests, attempts if room is None else room // whole), 1)
     attempts, prompts = -(-attempts // servers), -(-prompts // servers)
-    steps = -(-attempts // running) * lengths.written
+    steps = max(attempts / running, 1) * lengths.written
     tokens = attempts * lengths.written
     computing = 2 * shape.arithmetic.parameters * (tokens + prompts * prompt) / speed.sampling
     reading = steps * shape.weights * each / speed.bandwidth
