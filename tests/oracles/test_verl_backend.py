@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 import yaml
+from docs.site.pages import trains_with
 from safetensors.torch import load_file
 from tests.trainer import picture_runs, runs
 from tests.trainer.verl import lora_checkpoint, scripted_attempts, several_turns, with_pictures
@@ -22,7 +23,6 @@ from dagrpo.checkpoints.source import open_as
 from dagrpo.config.places import ROOT
 from dagrpo.config.presets import composed
 from dagrpo.config.schema import parse
-from dagrpo.config.scripts.page import trains_with
 from dagrpo.config.scripts.table import presets
 from dagrpo.models.fresh import make_fresh
 from dagrpo.trainer.config.lora import Lora

@@ -1,6 +1,7 @@
 """Commands for use beside Snakemake and DVC."""
 
 import platform
+import runpy
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -93,10 +94,7 @@ def use(
 def generate() -> None:
     """Write dvc.yaml, links to code, the JSON schema and the generated pages and tables of docs; keep the values in params.yaml."""
     from dagrpo.config import documents
-    from dagrpo.config.presets import FOLDER
     from dagrpo.config.schema import Params, read_params
-    from dagrpo.config.scripts import page
-    from dagrpo.core import metrics
     from dagrpo.pipeline.dvc import file
 
     require_own_code()
@@ -104,9 +102,7 @@ def generate() -> None:
     write_text(PARAMS, documents.params_yaml(params))
     write_text(Path(documents.SCHEMA_PATH), documents.json_schema())
     if is_clone():
-        write_text(Path(documents.TABLE_PATH), documents.table())
-        write_text(page.PATH, page.page(FOLDER))
-        write_text(Path(metrics.PAGE), metrics.with_tables(Path(metrics.PAGE).read_text()))
+        runpy.run_path("docs/site/pages.py", run_name="__main__")
     file.generate(params)
 
 

@@ -1,25 +1,23 @@
-"""Documents generated from the schema: params.yaml, JSON schema, docs/parameters.md.
+"""Documents generated from the schema: params.yaml and its JSON schema.
 
-A test fails if one of them differs from the schema; `make params` writes them again.
+A test fails if one of them differs from the schema; `dagrpo generate` writes them again.
 """
 
 import json
-import re
 from collections.abc import Collection, Iterator, Mapping
 from decimal import Decimal
 from operator import attrgetter
 from typing import Any
 
 from pydantic.fields import FieldInfo
-from pydantic_core import PydanticUndefined
 
 from dagrpo.config.schema import Params
-from dagrpo.core.plugin_sections import Choice, Chosen, Several, config_of
+from dagrpo.core.plugin_sections import Choice, Chosen, Several
 from dagrpo.core.section import Section
 
 SCHEMA_PATH = "workflow/schemas/params.schema.json"
-TABLE_PATH = "docs/parameters.md"
 WIDTH = 140
+# First in params.yaml.
 OFTEN_CHANGED = (
     "experiment",
     "model",
@@ -29,8 +27,7 @@ OFTEN_CHANGED = (
     "algorithm",
     "sft",
     "evaluation",
-)  # first in the file
-HEAD = ("| key | allowed | default | meaning |", "|---|---|---|---|")
+)
 
 
 def yaml_value(value: Any) -> str:
@@ -61,17 +58,17 @@ def _lines(section: Section, indent: str, hidden: Collection[int] = (), names: s
     """
     fields = type(section).model_fields.items()
     for name, field in sorted(fields, key=lambda item: isinstance(getattr(section, item[0]), Section | dict)):
-        value, others = getattr(section, name), _names(_marker(field))
+        value, others = getattr(section, name), names_of(marker_of(field))
         if id(value) in hidden:
             continue
         if isinstance(section, Choice) and name == "name":
-            comment = f"{_meaning(type(section))} One of {names}; each has its own keys."
+            comment = f"{meaning_of(type(section))} One of {names}; each has its own keys."
         else:
             comment = f"{field.description}"
         if isinstance(value, Section):
             yield from _commented(f"{indent}{name}:", comment, indent)
             yield from _lines(value, indent + "  ", hidden, others)
-        elif isinstance(_marker(field), Several):
+        elif isinstance(marker_of(field), Several):
             comment = f"{comment} Any of {others}; each has its own keys."
             yield from _commented(f"{indent}{name}:" if value else f"{indent}{name}: {{}}", comment, indent)
             yield from _part_lines(value, indent + "  ")
@@ -107,11 +104,11 @@ def _unselected(params: Params) -> set[int]:
 
 def _part_lines(parts: Mapping[str, Section], indent: str) -> Iterator[str]:
     for name, part in parts.items():
-        yield from _commented(f"{indent}{yaml_value(name)}:", _meaning(type(part)), indent)
+        yield from _commented(f"{indent}{yaml_value(name)}:", meaning_of(type(part)), indent)
         yield from _lines(part, indent + "  ")
 
 
-def _meaning(config: type[Section]) -> str:
+def meaning_of(config: type[Section]) -> str:
     """Return the first line of a plug-in's Config docstring."""
     return (config.__doc__ or "Not described.").strip().partition("\n")[0]
 
@@ -136,112 +133,12 @@ def json_schema() -> str:
     return json.dumps(Params.model_json_schema(), indent=2, sort_keys=True) + "\n"
 
 
-def _allowed(property_schema: dict[str, Any]) -> str:
-    options = property_schema.get("anyOf", [property_schema])
-    return " or ".join(_one_allowed(option) for option in options)
-
-
-def _one_allowed(option: dict[str, Any]) -> str:
-    if "enum" in option:
-        return ", ".join(f"`{value}`" for value in option["enum"])
-    if "const" in option:
-        return f"`{option['const']}`"
-    if option.get("type") == "array":
-        return f"list of {_allowed(option['items'])}"
-    names = {
-        "exclusiveMinimum": "> ",
-        "minimum": ">= ",
-        "exclusiveMaximum": "< ",
-        "maximum": "<= ",
-        "pattern": "matching ",
-    }
-    bounds = [
-        f"{sign}{option[key]:,}" if key != "pattern" else f"{sign}`{option[key]}`"
-        for key, sign in names.items()
-        if key in option
-    ]
-    return " ".join([option.get("type", "any"), ", ".join(bounds)]).strip()
-
-
-def _rows(section: Section, schema: dict[str, Any], definitions: dict[str, Any], prefix: str) -> Iterator[str]:
-    for name, field in type(section).model_fields.items():
-        key, value, property_schema = prefix + name, getattr(section, name), schema["properties"][name]
-        marker = _marker(field)
-        if isinstance(marker, Chosen):
-            yield f"| `{key}.name` | {_names(marker, '`')} | `{value.name}` | {_description(field)} Its keys: below. |"
-        elif isinstance(marker, Several):
-            names = ", ".join(f"`{each}`" for each in value) or "none"
-            yield f"| `{key}` | parameters by name: {_names(marker, '`')} | {names} | {_description(field)} Their keys: below. |"
-        elif isinstance(value, Section):
-            yield from _rows(value, _definition(property_schema, definitions), definitions, f"{key}.")
-        else:
-            yield _row(key, property_schema, value, field)
-
-
-def _row(key: str, property_schema: dict[str, Any], value: Any, field: FieldInfo) -> str:
-    default = "to be given" if value is PydanticUndefined else f"`{yaml_value(value)}`"
-    return f"| `{key}` | {_allowed(property_schema)} | {default} | {_description(field)} |"
-
-
-def _description(field: FieldInfo) -> str:
-    """Return a description with `<name>` outside backticks escaped: Markdown would take it for HTML, and show nothing."""
-    parts = (field.description or "").split("`")
-    parts[::2] = [re.sub(r"<(?=[a-z])", r"\\<", part) for part in parts[::2]]
-    return "`".join(parts)
-
-
-def _definition(property_schema: dict[str, Any], definitions: dict[str, Any]) -> dict[str, Any]:
-    reference: str = property_schema.get("$ref") or property_schema["allOf"][0]["$ref"]
-    return definitions[reference.rsplit("/", 1)[1]]  # type: ignore[no-any-return]
-
-
-def _marker(field: FieldInfo) -> Chosen | Several | None:
+def marker_of(field: FieldInfo) -> Chosen | Several | None:
+    """Return what marks a field whose keys belong to plug-ins."""
     return next((each for each in field.metadata if isinstance(each, Chosen | Several)), None)
 
 
-def _names(marker: Chosen | Several | None, quote: str = "") -> str:
+def names_of(marker: Chosen | Several | None, quote: str = "") -> str:
+    """List the plug-ins that a field may name."""
     names = [] if marker is None else marker.plugins.own_names()
     return ", ".join(f"{quote}{name}{quote}" for name in names) + ", or an import path"
-
-
-def _variants(section: type[Section], prefix: str) -> Iterator[str]:
-    """Yield the Markdown lines of a table for each plug-in that a section may name."""
-    for name, field in section.model_fields.items():
-        marker = _marker(field)
-        if marker is None:
-            continue
-        for plugin in marker.plugins.own_names():
-            config = config_of(marker.plugins, plugin)
-            chosen = isinstance(marker, Chosen)
-            key = f"{prefix}{name}" if chosen else f"{prefix}{name}.{plugin}"
-            rows = [
-                _row(
-                    f"{key}.{own}",
-                    marker.variant(plugin)["properties"][own],
-                    info.get_default(call_default_factory=True),
-                    info,
-                )
-                for own, info in config.model_fields.items()
-                if not (chosen and own in Choice.model_fields)  # `name` says which it is; a part's own is a key
-            ]
-            yield from ["", f"### {key}: {plugin}" if chosen else f"### {key}", "", _meaning(config)]
-            yield from ["", *HEAD, *rows] if rows else []
-
-
-def table() -> str:
-    """Return the page docs/parameters.md: one table per section, and one for each plug-in of the package."""
-    schema = Params.model_json_schema()
-    parts = [
-        "# Parameters",
-        "",
-        "Generated from the sections of the configuration and the plug-ins by `make params`. Unknown keys are refused.",
-        "An import path, `module:attribute`, names a plug-in of your own, with its own keys:",
-        "[where plug-ins are found](algorithms.md#where-plug-ins-are-found).",
-    ]
-    defaults = Params()
-    for name, field in Params.model_fields.items():
-        section = getattr(defaults, name)
-        definition = _definition(schema["properties"][name], schema["$defs"])
-        parts += ["", f"## {name}", "", f"{field.description}", "", *HEAD]
-        parts += [*_rows(section, definition, schema["$defs"], f"{name}."), *_variants(type(section), f"{name}.")]
-    return "\n".join(parts) + "\n"

@@ -1,4 +1,4 @@
-"""Definitions of all recorded metrics, from metrics.yaml, and docs/metrics.md made of them.
+"""Definitions of all recorded metrics, from metrics.yaml.
 
 The code that computes a metric names it `<group>/<figure>`; its entry in metrics.yaml is the only other place to edit. The report's
 figures and glossary, the plots in dvc.yaml, the table of metrics in MLflow and docs/metrics.md derive from the definitions. A
@@ -12,15 +12,9 @@ from typing import Literal
 
 import yaml
 
-from dagrpo.core.errors import UserError
-from dagrpo.core.suggest import nearest
-
 Direction = Literal["higher", "lower"]
 Figure = Literal["learning_curve", "completion_length", "logprob_difference", "turns_and_calls"]  # of the report
 SAMPLES_SEEN = "rollout/samples_seen"
-PAGE = "docs/metrics.md"
-_HEAD = "| metric | meaning | how to read it | what to do |\n|---|---|---|---|\n"
-_TABLE = re.compile(r"^(## (\w+)/\n(?:(?!\n## ).)*?\n)\| metric \|.*?\n(?!\|)", re.MULTILINE | re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,27 +70,3 @@ def definition_of(name: str) -> Metric | None:
     """Return the definition of a recorded metric, an exact name before a family; None for a metric of a user's plug-in."""
     matches = [metric for metric in METRICS if metric.covers(name)]
     return min(matches, key=lambda metric: "<" in metric.name, default=None)
-
-
-def with_tables(page: str) -> str:
-    """Return docs/metrics.md with the table below each heading `## <group>/` replaced by the group's definitions.
-
-    Raises UserError if a group has no heading.
-    """
-    headings = re.findall(r"^## (\w+)/$", page, re.MULTILINE)
-    missing = next((each for each in METRICS if each.group not in headings), None)
-    if missing is not None:
-        near = nearest(missing.group, headings)
-        raise UserError(
-            f"{PAGE} has no heading `## {missing.group}/`, the group of the metric {missing.name}: {near}. "
-            "Correct the name, or add the heading."
-        )
-    return _TABLE.sub(lambda match: f"{match[1]}{_HEAD}{_rows(match[2])}", page)
-
-
-def _rows(group: str) -> str:
-    return "".join(
-        f"| `{each.name}` | {each.meaning} ({each.facts}) | {each.reading} | {each.remedy} |\n"
-        for each in METRICS
-        if each.group == group
-    )

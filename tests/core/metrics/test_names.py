@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from docs.site.pages import with_tables
 from tests.algorithms.batches import ratios
 from tests.report.synthetic import make_experiment
 from tests.trainer import picture_runs, runs
@@ -17,7 +18,7 @@ from tests.trainer.runs import held_out_splits
 from dagrpo.algorithms.config import Algorithm
 from dagrpo.algorithms.corrections import CORRECTIONS, weights_of
 from dagrpo.algorithms.losses import LOSSES, loss_of
-from dagrpo.core.metrics import METRICS, PAGE, SAMPLES_SEEN, definition_of, with_tables
+from dagrpo.core.metrics import METRICS, SAMPLES_SEEN, definition_of
 from dagrpo.core.trajectory import Prompt
 from dagrpo.evaluation.scoring import metrics_to_log
 from dagrpo.report import build
@@ -165,7 +166,7 @@ def test_every_name_that_runs_write_has_a_definition_and_every_definition_is_of_
 
 
 def test_the_tables_of_the_document_are_the_generated_ones() -> None:
-    page = (Path(__file__).resolve().parents[3] / PAGE).read_text()
+    page = (Path(__file__).resolve().parents[3] / "docs/metrics.md").read_text()
     assert with_tables(page) == page
     assert {*re.findall(r"^\| `(\w+/.+?)` \|", page, re.MULTILINE)} == {metric.name for metric in METRICS}
 

@@ -4,13 +4,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from docs.site import pages
+from docs.site.pages import with_tables
 from tests.everyday import everyday
 from tests.report.synthetic import make_experiment
 from tests.tracking.conftest import execution, stage_record
 
 from dagrpo.core import metrics
 from dagrpo.core.errors import UserError
-from dagrpo.core.metrics import METRICS, Figure, Metric, with_tables
+from dagrpo.core.metrics import METRICS, Figure, Metric
 from dagrpo.pipeline.dvc import file
 from dagrpo.pipeline.dvc.file import CURVES, plots
 from dagrpo.report import tables
@@ -43,7 +45,7 @@ def _metric(figure: Figure) -> Metric:
 
 
 def _define(monkeypatch: pytest.MonkeyPatch, metric: Metric) -> None:
-    for module in (metrics, file, parts, tables):
+    for module in (metrics, file, parts, tables, pages):
         monkeypatch.setattr(module, "METRICS", (*METRICS, metric))
 
 

@@ -1,17 +1,31 @@
-"""The page docs/scripts.md: every script, what is equal and what is not."""
+"""Write the pages of docs that the code determines: parameters.md, scripts.md, and the tables of metrics.md."""
 
 import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-from dagrpo.config.presets import composed
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+from dagrpo.config.documents import marker_of, meaning_of, names_of, yaml_value
+from dagrpo.config.presets import FOLDER, composed
+from dagrpo.config.schema import Params
 from dagrpo.config.scripts.settings import DIFFERENCES, sections
 from dagrpo.config.scripts.table import REASONS, Script, scripts
 from dagrpo.core.errors import UserError
+from dagrpo.core.metrics import METRICS
+from dagrpo.core.plugin_sections import Choice, Chosen, Several, config_of
+from dagrpo.core.section import Section
+from dagrpo.core.suggest import nearest
+from dagrpo.utils.files import write_text
 
-PATH = Path("docs/scripts.md")
-HEAD = """# Scripts of verl and Megatron-LM
+DOCS = Path(__file__).parents[1]
+PARAMETERS_HEAD = ("| key | allowed | default | meaning |", "|---|---|---|---|")
+METRICS_HEAD = "| metric | meaning | how to read it | what to do |\n|---|---|---|---|\n"
+METRICS_TABLE = re.compile(r"^(## (\w+)/\n(?:(?!\n## ).)*?\n)\| metric \|.*?\n(?!\|)", re.MULTILINE | re.DOTALL)
+SCRIPTS_HEAD = """# Scripts of verl and Megatron-LM
 
 Generated from `presets/scripts.tsv`, which has one script a line, by `dagrpo generate`. The table holds the settings of every script of
 verl's `examples/sglang_multiturn`, `grpo_trainer`, `tuning` and `ascend_extras`, and of Megatron-LM's `examples/rl`, as they resolve when
@@ -58,7 +72,7 @@ one. The differences:
   samples; the steps are the task's where the script's text names none.
 
 """
-COLUMNS = (
+SCRIPTS_COLUMNS = (
     "| preset | trains with | script, state | model | data | GPUs | here | prompts | samples | rate | KL | tokens | steps "
     "| beside the columns | differs | published score |"
 )
@@ -66,7 +80,7 @@ COUNTS = "| folder, state | scripts | {backends} | on paper alone |"
 OTHERS = "| script, state | model | data | GPUs | trainer, engine |"
 
 
-def page(folder: Path) -> str:
+def scripts_page(folder: Path) -> str:
     """Return the page of the table in the folder of presets."""
     every = [*scripts(folder).values()]
     backends = {each: ["ours", *trains_with(each.preset, folder)] if each.use else [] for each in every}
@@ -89,8 +103,8 @@ def _fits(names: list[str], folder: Path) -> bool:
 def _lines(backends: dict[Script, list[str]], others: list[Script]) -> Iterator[str]:
     presets = {script: names for script, names in backends.items() if names}
     counts = "\n".join(_counts(backends))
-    yield HEAD.format(presets=len(presets), all=len(backends), counts=counts) + "## Presets\n"
-    yield from _table(COLUMNS, (_preset(*each) for each in presets.items()))
+    yield SCRIPTS_HEAD.format(presets=len(presets), all=len(backends), counts=counts) + "## Presets\n"
+    yield from _table(SCRIPTS_COLUMNS, (_preset(*each) for each in presets.items()))
     yield "\n## Scripts that are no presets\n"
     yield "They are here on paper alone: whether such a script runs with verl or Megatron-LM was not tried.\n"
     for reason, text in sorted(REASONS.items()):
@@ -168,3 +182,141 @@ def _differences(script: Script) -> Iterator[str]:
     if "npu" in script.preset or "ascend" in script.preset:
         yield "GPUs for NPUs"
     yield from (DIFFERENCES[each] for each in script.specials if each in DIFFERENCES)
+
+
+def _allowed(property_schema: dict[str, Any]) -> str:
+    options = property_schema.get("anyOf", [property_schema])
+    return " or ".join(_one_allowed(option) for option in options)
+
+
+def _one_allowed(option: dict[str, Any]) -> str:
+    if "enum" in option:
+        return ", ".join(f"`{value}`" for value in option["enum"])
+    if "const" in option:
+        return f"`{option['const']}`"
+    if option.get("type") == "array":
+        return f"list of {_allowed(option['items'])}"
+    names = {
+        "exclusiveMinimum": "> ",
+        "minimum": ">= ",
+        "exclusiveMaximum": "< ",
+        "maximum": "<= ",
+        "pattern": "matching ",
+    }
+    bounds = [
+        f"{sign}{option[key]:,}" if key != "pattern" else f"{sign}`{option[key]}`"
+        for key, sign in names.items()
+        if key in option
+    ]
+    return " ".join([option.get("type", "any"), ", ".join(bounds)]).strip()
+
+
+def _rows(section: Section, schema: dict[str, Any], definitions: dict[str, Any], prefix: str) -> Iterator[str]:
+    for name, field in type(section).model_fields.items():
+        key, value, property_schema = prefix + name, getattr(section, name), schema["properties"][name]
+        marker = marker_of(field)
+        if isinstance(marker, Chosen):
+            yield f"| `{key}.name` | {names_of(marker, '`')} | `{value.name}` | {_description(field)} Its keys: below. |"
+        elif isinstance(marker, Several):
+            names = ", ".join(f"`{each}`" for each in value) or "none"
+            yield f"| `{key}` | parameters by name: {names_of(marker, '`')} | {names} | {_description(field)} Their keys: below. |"
+        elif isinstance(value, Section):
+            yield from _rows(value, _definition(property_schema, definitions), definitions, f"{key}.")
+        else:
+            yield _row(key, property_schema, value, field)
+
+
+def _row(key: str, property_schema: dict[str, Any], value: Any, field: FieldInfo) -> str:
+    default = "to be given" if value is PydanticUndefined else f"`{yaml_value(value)}`"
+    return f"| `{key}` | {_allowed(property_schema)} | {default} | {_description(field)} |"
+
+
+def _description(field: FieldInfo) -> str:
+    """Return a description with `<name>` outside backticks escaped: Markdown would take it for HTML, and show nothing."""
+    parts = (field.description or "").split("`")
+    parts[::2] = [re.sub(r"<(?=[a-z])", r"\\<", part) for part in parts[::2]]
+    return "`".join(parts)
+
+
+def _definition(property_schema: dict[str, Any], definitions: dict[str, Any]) -> dict[str, Any]:
+    reference: str = property_schema.get("$ref") or property_schema["allOf"][0]["$ref"]
+    return definitions[reference.rsplit("/", 1)[1]]  # type: ignore[no-any-return]
+
+
+def _variants(section: type[Section], prefix: str) -> Iterator[str]:
+    """Yield the Markdown lines of a table for each plug-in that a section may name."""
+    for name, field in section.model_fields.items():
+        marker = marker_of(field)
+        if marker is None:
+            continue
+        for plugin in marker.plugins.own_names():
+            config = config_of(marker.plugins, plugin)
+            chosen = isinstance(marker, Chosen)
+            key = f"{prefix}{name}" if chosen else f"{prefix}{name}.{plugin}"
+            rows = [
+                _row(
+                    f"{key}.{own}",
+                    marker.variant(plugin)["properties"][own],
+                    info.get_default(call_default_factory=True),
+                    info,
+                )
+                for own, info in config.model_fields.items()
+                if not (chosen and own in Choice.model_fields)  # `name` says which it is; a part's own is a key
+            ]
+            yield from ["", f"### {key}: {plugin}" if chosen else f"### {key}", "", meaning_of(config)]
+            yield from ["", *PARAMETERS_HEAD, *rows] if rows else []
+
+
+def parameters_page() -> str:
+    """Return the page docs/parameters.md: one table per section, and one for each plug-in of the package."""
+    schema = Params.model_json_schema()
+    parts = [
+        "# Parameters",
+        "",
+        "Generated from the sections of the configuration and the plug-ins by `dagrpo generate`. Unknown keys are refused.",
+        "An import path, `module:attribute`, names a plug-in of your own, with its own keys:",
+        "[where plug-ins are found](algorithms.md#where-plug-ins-are-found).",
+    ]
+    defaults = Params()
+    for name, field in Params.model_fields.items():
+        section = getattr(defaults, name)
+        definition = _definition(schema["properties"][name], schema["$defs"])
+        parts += ["", f"## {name}", "", f"{field.description}", "", *PARAMETERS_HEAD]
+        parts += [*_rows(section, definition, schema["$defs"], f"{name}."), *_variants(type(section), f"{name}.")]
+    return "\n".join(parts) + "\n"
+
+
+def with_tables(page: str) -> str:
+    """Return docs/metrics.md with the table below each heading `## <group>/` replaced by the group's definitions.
+
+    Raises UserError if a group has no heading.
+    """
+    headings = re.findall(r"^## (\w+)/$", page, re.MULTILINE)
+    missing = next((each for each in METRICS if each.group not in headings), None)
+    if missing is not None:
+        near = nearest(missing.group, headings)
+        raise UserError(
+            f"docs/metrics.md has no heading `## {missing.group}/`, the group of the metric {missing.name}: {near}. "
+            "Correct the name, or add the heading."
+        )
+    return METRICS_TABLE.sub(lambda match: f"{match[1]}{METRICS_HEAD}{_metric_rows(match[2])}", page)
+
+
+def _metric_rows(group: str) -> str:
+    return "".join(
+        f"| `{each.name}` | {each.meaning} ({each.facts}) | {each.reading} | {each.remedy} |\n"
+        for each in METRICS
+        if each.group == group
+    )
+
+
+def main() -> None:
+    """Write the three pages."""
+    metrics = DOCS / "metrics.md"
+    write_text(DOCS / "parameters.md", parameters_page())
+    write_text(DOCS / "scripts.md", scripts_page(FOLDER))
+    write_text(metrics, with_tables(metrics.read_text()))
+
+
+if __name__ == "__main__":
+    main()
