@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -53,31 +53,34 @@ def leave_database_to_the_head() -> None:
         os.environ[MODE] = "later"
 
 
-def follow_jobs(experiment: str) -> None:
-    """Start followers of the stages of an experiment that work in jobs of SLURM and leave the database to this machine."""
+def follow_jobs(experiments: Collection[str]) -> None:
+    """Start followers of the stages of experiments that work in jobs of SLURM and leave the database to this machine.
+
+    One thread looks for all of them, since a sweep has up to 1,000.
+    """
     if _is_for_one_machine():
-        threading.Thread(target=_follow_jobs, args=(experiment,), daemon=True, name="follow-jobs").start()
+        threading.Thread(target=_follow_jobs, args=(experiments,), daemon=True, name="follow-jobs").start()
 
 
 def _is_for_one_machine() -> bool:
     return mode() == "on" and database_path(tracking_uri(recording_root(Path.cwd()))) is not None
 
 
-def _follow_jobs(experiment: str) -> None:
+def _follow_jobs(experiments: Collection[str]) -> None:
     followed: set[Path] = set()
     while True:
         time.sleep(SECONDS_BEFORE_FOLLOWING)
         for note in set(FOLDER.glob("[0-9]*.json")) - followed:
             followed.add(note)
-            if works_in_a_job(note, experiment):
+            if works_in_a_job(note, experiments):
                 _follow(note)
 
 
-def works_in_a_job(note: Path, experiment: str) -> bool:
-    """Return True if a note is of a stage of an experiment that works in a job of SLURM."""
+def works_in_a_job(note: Path, experiments: Collection[str]) -> bool:
+    """Return True if a note is of a stage of these experiments that works in a job of SLURM."""
     try:
         content = read_object(note)
-        is_own = content["record"]["experiment"] == experiment
+        is_own = content["record"]["experiment"] in experiments
         return bool(is_own and content["status"] == "RUNNING" and content["process"].get("slurm_job"))
     except (UserError, KeyError, TypeError, AttributeError):  # it has ended meanwhile, or its note is damaged
         return False

@@ -2,6 +2,8 @@
 
 import asyncio
 import io
+import json
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -47,6 +49,45 @@ def test_a_prompt_with_pictures_is_asked_if_its_text_has_its_tokens(tmp_path: Pa
 def test_a_prompt_with_pictures_whose_text_would_be_read_as_other_tokens_is_not_asked(tmp_path: Path) -> None:
     with pytest.raises(InfrastructureFailure, match="its tokens are not those of their text"):
         asked("1+1<|end|>", special=False, tmp_path=tmp_path)
+
+
+class _Broken:
+    """An agent that has a bug."""
+
+    def session(self, *_: Any) -> None:
+        """None: no attempt gets as far as to need one."""
+
+    async def make_attempt(self, *_: Any) -> None:
+        raise RuntimeError("no attempt")
+
+
+def test_an_attempt_is_on_the_shared_disk_before_its_answer_and_holds_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replies = io.StringIO()
+    prompt = graded(0, 0, reward=1.0).trajectory.prompt
+    job = {"reward": {}, "seed": 0, "state": str(tmp_path)}
+    attempts = Attempts(job, TOKENIZER, [prompt], cast(Any, _Broken()), cast(Any, None), replies)
+    released, waiting = threading.Event(), threading.Event()
+
+    def slow(_: int) -> None:
+        waiting.set()
+        assert released.wait(30), "the loop stands still while the disk is slow"
+
+    monkeypatch.setattr("os.fsync", slow)
+
+    async def make() -> None:
+        attempt = asyncio.create_task(attempts._attempt(0, step=1, index=prompt.row.index, sample=0))
+        while not waiting.is_set():
+            await asyncio.sleep(0.01)
+        assert replies.getvalue() == ""
+        released.set()
+        await attempt
+
+    asyncio.run(make())
+    (log,) = (tmp_path / "draws").iterdir()
+    assert "RuntimeError: no attempt" in log.read_text()
+    assert json.loads(replies.getvalue()) == {"attempt": 0, "error": "no attempt"}
 
 
 def test_a_conversation_of_several_sequences_is_left_out() -> None:

@@ -122,7 +122,7 @@ class Experiments:
         if self._workflow.is_main_process and not self._workflow.local_exec:
             for each in self._all:
                 note_executor(each.folder, executor_name(), run_in_slurm(self._workflow))
-                follow_jobs(each.folder)
+            follow_jobs({each.folder for each in self._all})
         if self.sweep is None:
             self._all[0].announce()
         else:

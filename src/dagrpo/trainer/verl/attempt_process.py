@@ -18,6 +18,7 @@ import os
 import sys
 import traceback
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
@@ -64,6 +65,7 @@ class Attempts:
         self._reward = Reward.model_validate(job["reward"])
         self._seed = int(job["seed"])
         self._draws = DrawLog(Path(job["state"]) / DRAWS)
+        self._writer = ThreadPoolExecutor(1)  # a shared disk takes milliseconds for a line
         self._prompts = {prompt.row.index: prompt for prompt in prompts}
         self._tokenizer = tokenizer
         self._agent = agent
@@ -102,15 +104,19 @@ class Attempts:
             self._send(attempt=number, error=str(error))
         except Exception as error:  # noqa: BLE001  # verl would go on without the attempt
             reason = str(error) if isinstance(error, UserError) else traceback.format_exc()
-            self._draws.add(step, Drawn(index=index, error=reason))
+            await self._write(step, Drawn(index=index, error=reason))
             self._send(attempt=number, error=str(error))
         else:
-            self._draws.add(step, _drawn(trajectory))
+            await self._write(step, _drawn(trajectory))
             if trajectory.learned:
                 self._send(attempt=number, done=record(graded))
             else:
                 reason = trajectory.fault or "it has no token"
                 self._send(attempt=number, error=f"left out ({trajectory.stop_reason}): {reason}")
+
+    async def _write(self, step: int, drawn: Drawn) -> None:
+        """Append an attempt to the log, one at a time, while others go on."""
+        await asyncio.get_running_loop().run_in_executor(self._writer, self._draws.add, step, drawn)
 
     def _complete(self, number: int, pictures: PromptPictures | None) -> Complete:
         """Return the policy of an attempt, which shows the pictures with its first question."""
