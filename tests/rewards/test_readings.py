@@ -116,11 +116,73 @@ SETS_AND_NAMES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "\\sqrt{2}\\cdot 10^{60}": (("\\sqrt{8}\\cdot 5\\cdot 10^{59}",), ("\\sqrt{2}\\cdot 10^{60}+1",)),
     "y=2x": (("f(x)=2x", "2x", "y-2x=0"), ("y'=2x", "f'(x)=2x", "\\frac{dy}{dx}=2x")),
     "y'=2x": (("2x",), ("y=2x",)),
+    "36": (("$\\$36$", "$\\$ 36.00$", "\\$36", "$\\$36$."), ("$\\$3$6", "\\$36k")),
+    "\\begin{pmatrix} 1 \\\\ 2 \\end{pmatrix}": (
+        ("\\begin{pmatrix}1\\\\2\\\\\\end{pmatrix}", "\\begin{bmatrix}1\\\\ 2 \\\\ \\end{bmatrix}"),
+        ("\\begin{pmatrix}1\\\\2\\\\0\\end{pmatrix}",),
+    ),
+    "2 \\pm \\sqrt3": (
+        (
+            *("2+\\sqrt3, 2-\\sqrt3", "\\{2-\\sqrt3, 2+\\sqrt3\\}", "x=2+\\sqrt3\\text{ or }x=2-\\sqrt3"),
+            *("2+/-sqrt(3)", "x=2\u00b1\u221a3"),
+        ),
+        ("2+\\sqrt3", "(2+\\sqrt3, 2-\\sqrt3)", "2\\pm\\sqrt2", "3\\pm\\sqrt3"),
+    ),
+    "\\frac{1+\\sqrt5}{2}, \\frac{1-\\sqrt5}{2}": (
+        ("\\frac{1\\pm\\sqrt5}{2}", "x = \\frac{1 \\pm \\sqrt{5}}{2}"),
+        ("\\frac{-1\\pm\\sqrt5}{2}",),
+    ),
+    "-1, 0, 1": (("0, \\pm 1", "\\pm1, 0", "\\{0, \\pm 1\\}"), ("\\pm 1", "(0, \\pm 1)")),
+    "(1,2), (-1,2)": (("(\\pm 1, 2)",), ("(1, \\pm 2)", "(\\pm 1, \\pm 2)")),
+    "(1,-2), (-1,2)": (("(\\pm 1, \\mp 2)",), ("(\\pm 1, 2)",)),
+    "\\{x \\mid 0<x<5\\}": (
+        ("(0,5)", "0<x<5", "\\{x : 0<x<5\\}", "\\{x \\in \\mathbb{R} \\mid x>0, x<5\\}"),
+        ("[0,5]", "\\{0,5\\}"),
+    ),
+    "(2,\\infty)": (
+        ("\\{x \\mid x>2\\}", "\\{ x\\in\\mathbb R : x > 2 \\}", "{x | x>2}"),
+        ("\\{x \\mid x\\ge2\\}", "\\{x \\mid x=2\\}"),
+    ),
+    "5\\text{ miles}": (("5", "5\\textnormal{ miles}", "5 mi"), ("5\\textnormal{ km}",)),
+    "300": (
+        (
+            *(
+                "300\\text{ K}",
+                "300\\,\\mathrm{K}",
+                "300 kelvins",
+                "300 Hz",
+                "300 kHz",
+                "300\\text{ kJ/mol}",
+                "300 kJ/mol",
+            ),
+            "300 eV",
+        ),
+        ("300K", "300 MN"),
+    ),
+    "300\\text{ mJ}": (("300 millijoules", "300"), ("300\\text{ MJ}", "300\\text{ J}", "300 kJ")),
+    "15 cm^2": (
+        ("15 cm2", "15 square cm", "15 sq. cm", "15\\text{ cm}^2", "15 \u5e73\u65b9\u5398\u7c73", "15"),
+        ("15 cm^3", "15 cm", "15 m^2", "15 \u7acb\u65b9\u5398\u7c73", "15 cubic centimeters"),
+    ),
+    "9.8\\text{ m/s}^2": (("9.8 m/s^2", "9.8 meters per second^2", "9.8"), ("9.8\\text{ m/s}", "9.8 km/s^2")),
+    "60 mph": (("60 miles per hour", "60 mi/h"), ("60 km/h", "60 miles per minute")),
+    "34": (
+        (
+            "m+n=34",
+            "p + q + r = 34",
+            "m+n = 25+9 = 34",
+            "The final answer is $34$. I hope it is correct.",
+            "34 units^2",
+        ),
+        ("m+n", "2m=34", "x+y=34", "mn=34", "m+m=34", "m+n=35"),
+    ),
+    "m+n=34": (("34", "n+m=34"), ("m=34", "m+n+p=34")),
     "5": (("2+3=5\\text{ kg}", "5\\text{ kg}=5\\text{ kg}"), ("5\\text{ kg}=5\\text{ g}", "5\\%=5")),
     "7": (("7 (seven)",), ("7 (three four)", "7 (seven and)")),
     "125": (("125 (one hundred and twenty-five)",), ("125 (one hundred twenty and five)",)),
     "50000": (("50000 (fifty thousand)",), ("50000 (five hundred hundred)",)),
 }
+EVERY: tuple[Extractor, ...] = ("strict", "flexible", "exact")
 # text, ground truth, verifier, extractor, whether it is right
 TEXTS: list[tuple[str, str, str, Extractor, bool]] = [
     ("#### 18\u00bd", "18", "gsm8k", "strict", False),
@@ -132,6 +194,21 @@ TEXTS: list[tuple[str, str, str, Extractor, bool]] = [
     ("#### 20 (twenty of them)", "20", "gsm8k", "strict", True),
     ("#### 20 (twenty ten)", "20", "gsm8k", "strict", False),
     ("#### 7 (three four)", "7", "gsm8k", "strict", False),
+    *(
+        (f"#### 18\n\n{following} How many are 2 + 5?\n#### 7", truth, "gsm8k", extractor, truth == "18")
+        for following in ("Question:", "Q:", "**Problem 2:**", "User:", "Question 2.")
+        for extractor in EVERY
+        for truth in ("18", "7")
+    ),
+    ("Question: How many?\n#### 7\nSo:\n#### 18", "18", "gsm8k", "strict", True),
+    ("Final Answer: The final answer is $\\frac{1}{2}$. I hope it is correct.", "1/2", "math", "flexible", True),
+    ("Answer: The final answer is $7$. I hope it is not.", "7", "math_dapo", "strict", False),
+    *(
+        (text, truth, "choice", "strict", truth == "C")
+        for text in ("答案：C", "答案: **C**。", "正确答案是C", "答案为：（C）。", "故选：C", "因此答案选 C 项")
+        for truth in ("C", "B")
+    ),
+    *((text, "C", "choice", "strict", False) for text in ("答案：C或D", "答案不是C", "答案是CD", "答案：C、D")),
     ("#### 18 + 2 = 20", "18", "gsm8k", "strict", False),
     ("#### 1 234", "1", "gsm8k", "strict", False),
     ("#### 1 234", "1234", "gsm8k", "strict", True),

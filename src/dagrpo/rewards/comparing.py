@@ -19,10 +19,9 @@ Decide = Callable[
     [str, str], bool | None
 ]  # formula or equation of the answer, of the ground truth -> whether equal; None: undecided
 
-_RELATION = re.compile(r"[<>]|\\(?:le|ge|in|pm|mp)(?![A-Za-z])")
-_A_SET = re.compile(r"[<>]|\\(?:le|ge|in|pm|mathbb|cup)(?![A-Za-z])")
+_RELATION = re.compile(r"[<>]|\\(?:le|ge|in)(?![A-Za-z])")
+_A_SET = re.compile(r"[<>]|\\(?:le|ge|in|mathbb|cup)(?![A-Za-z])")
 _RANGE = re.compile(r"[<>]|\\(?:le|ge|mathbb)(?![A-Za-z])|\\(?:in|cup) *[(\[]|[)\]] *\\cup(?![A-Za-z])")
-_VALUES = re.compile(r"\\(?:pm|mp)(?![A-Za-z])|\\\{")
 _UNORDERED = ("", "\\{\\}")
 _OPTIONAL = ("", "\\{\\}", "()")  # brackets that a list may also do without
 _LETTER = re.compile(r"[A-Za-z]")
@@ -62,7 +61,7 @@ def _same_formulas(answer: Form, truth: Form, decide: Decide) -> bool | None:
     if "number" in (answer.kind, truth.kind) and _RELATION.search(answer.latex + truth.latex):
         return False
     if any(
-        _VALUES.search(one.latex) and _RANGE.search(other.latex) and not _RANGE.search(one.latex)
+        "\\{" in one.latex and _RANGE.search(other.latex) and not _RANGE.search(one.latex)
         for one, other in ((answer, truth), (truth, answer))
     ):
         return False

@@ -100,5 +100,6 @@ def without_dollars(answer: str) -> str:
     for opening, closing in FORMULAS:
         if answer.startswith(opening) and answer.endswith(closing) and len(answer) > len(opening) + len(closing):
             inside = answer[len(opening) : -len(closing)]
-            return answer if closing in inside or inside.endswith("\\") else inside.strip()
+            pairs = closing in inside.replace("\\$", "") or inside.endswith("\\")
+            return answer if pairs else inside.strip()
     return answer

@@ -16,7 +16,7 @@ from typing import Literal
 from dagrpo.rewards.dressing import balanced, undressed
 from dagrpo.rewards.formulas import is_formula, without_separators
 from dagrpo.rewards.intervals import between, of_one_name, union
-from dagrpo.rewards.lists import ALTERNATIVES, WORDS, bracketed, parts, sides, split
+from dagrpo.rewards.lists import ALTERNATIVES, WORDS, bracketed, of_both_signs, parts, sides, split
 from dagrpo.rewards.names import is_name, spelling
 from dagrpo.rewards.numbers import spaced
 from dagrpo.rewards.rational import rational
@@ -34,6 +34,11 @@ _ABOUT = ("~", "\u223c", "\u2248")
 _REMARK = re.compile(r"([^()]*[0-9][^()A-Za-z]*+)(?:\\text ?\{ ?)?\(([A-Za-z][A-Za-z -]{2,100})\) ?\}?")
 _ANSWER_IS = re.compile(
     r"\A(?:\\text ?\{ ?)?(?:(?:[Tt]he|[Mm]y) )?(?:[Ff]inal )?[Aa]nswer is:? ?(?:\} ?)?(?=[-+0-9\\.$(x-z])"
+)
+_HOPE = re.compile(r"(?:\. ?)?I hope (?:it|this) is correct\Z")  # as in Minerva's examples
+_SET_OF = re.compile(  # {x | 0 < x < 5}
+    r"(\\\{ ?)?([A-Za-z]) ?(?:\\in ?\\mathbb\{ ?R ?\} ?)?(?:[|:]|\\(?:mid|colon|vert)(?![A-Za-z])) ?"
+    r"((?=.*\2).*(?:[<>]|\\(?:le|ge|ne)(?![A-Za-z])).*?)(?(1) ?\\\})"
 )
 _CHOICE = re.compile(r"\( ?(?:\\text(?:bf)? ?\{ ?)?([A-Za-z]) ?\}? ?\)")
 
@@ -61,9 +66,9 @@ def read(answer: str) -> Form:
     text = usual(undressed(spaced(to_latex(answer))))
     if not balanced(text):
         return _words(text)
-    text = _ANSWER_IS.sub("", text) if "nswer" in text else text
-    choice = _CHOICE.fullmatch(text)
-    text = choice.group(1) if choice else text
+    text = _ANSWER_IS.sub("", _HOPE.sub("", text)) if "nswer" in text else text
+    if inside := _CHOICE.fullmatch(text) or _SET_OF.fullmatch(text):
+        text = inside.group(inside.lastindex or 1)
     return _several(text) or _equation(text) or _single(text)
 
 
@@ -163,8 +168,9 @@ def _holds(form: Form, name: str) -> bool:
 
 def _several(text: str, depth: int = 0) -> Form | None:
     r"""Return several values: `1, 2`, `(1, 2)`, `\{1, 2\}`, `[1, 2)`, `1 \text{ or } 2`. None for a single value."""
-    opening, inside, closing = bracketed(text)
-    values = parts(inside, grouped=not opening)
+    opening, inside, closing = bracketed(text) if text[:1] in "\\" or "\\pm" not in text else ("", text, "")
+    written = parts(inside, grouped=not opening)
+    values = written and [value for part in written for value in of_both_signs(part)]
     if values is None or len(values) == 1:
         return None
     if not opening and (intervals := union(text) or between(values)):
@@ -177,7 +183,7 @@ def _several(text: str, depth: int = 0) -> Form | None:
     latex = ", ".join(
         f"{form.name}={form.latex}" if form.name and form.kind != "equation" else form.latex for form in forms
     )
-    brackets = opening + closing or _brackets_of_alternatives(text, members)
+    brackets = opening + closing or ("\\{\\}" if values != written else _brackets_of_alternatives(text, members))
     return Form(kind="values", latex=f"{opening}{latex}{closing}", brackets=brackets, values=forms)
 
 

@@ -16,6 +16,12 @@ ALTERNATIVES, WORDS, _SEPARATORS, _EQUALS = (
 )
 
 
+_PLUS_MINUS, _MINUS_PLUS = (re.compile(rf"\\{sign}(?![A-Za-z])") for sign in ("pm", "mp"))
+_MOST_SIGNS = 3
+_UNARY_PLUS = re.compile(r"(?:\A|(?<=[=({\[,;^*/])|(?<=[=({\[,;^*/] ))\+ ?")
+_RELATION = re.compile(r"[<>]|\\(?:le|ge|ne|in)(?![A-Za-z])")
+
+
 def bracketed(text: str) -> tuple[str, str, str]:
     """Return a text as its opening bracket, what is inside, and its closing one; "" for brackets that are not around all of it."""
     for opening, closings in (("\\{", ("\\}",)), ("(", (")", "]")), ("[", ("]", ")"))):
@@ -45,6 +51,21 @@ def parts(text: str, *, grouped: bool) -> list[str] | None:
     thousands = set(_commas(text)) if grouped and "," in text else set()
     values = split(text, _SEPARATORS, thousands)
     return None if "" in values else values
+
+
+def of_both_signs(text: str) -> list[str]:
+    r"""Return the values of a text with `\pm`, the text itself without: each sign both ways, with a `\mp` the opposite of one `\pm`."""
+    count = len(_PLUS_MINUS.findall(text)) if "\\pm" in text and _RELATION.search(text) is None else 0
+    if not 0 < count <= (1 if "\\mp" in text else _MOST_SIGNS):
+        return [text]
+    texts = [text]
+    for _ in range(count):
+        texts = [
+            _MINUS_PLUS.sub(other, _PLUS_MINUS.sub(sign, each, count=1))
+            for each in texts
+            for sign, other in ("+-", "-+")
+        ]
+    return [_UNARY_PLUS.sub("", each) for each in texts]
 
 
 def sides(text: str) -> list[str]:

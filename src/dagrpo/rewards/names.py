@@ -1,7 +1,7 @@
 r"""Names of quantities, as they stand on one side of an equation.
 
-`x`, `a_{10}`, `\theta`, `f(x)`, `AB`, `m\angle ABC`, `\widehat{AB}`, `[ABC]`, `Area`, `\cos A`. An equation with a name on one side and a
-value on the other states the value. Products and sums are no names: `xy`, `2x`, `x + y`.
+`x`, `a_{10}`, `\theta`, `f(x)`, `AB`, `m\angle ABC`, `\widehat{AB}`, `[ABC]`, `Area`, `\cos A`, `m + n`. An equation with a name on one
+side and a value on the other states the value. Products, and other sums, are no names: `xy`, `2x`, `x + y`.
 """
 
 import re
@@ -38,6 +38,7 @@ _NAME = re.compile(
     rf"|[a-z]{_MARKS} ?\( ?[xtn] ?\)|[pq] ?\( ?-?[0-9]++ ?\)"
     rf"|\[ ?[A-Z]{{2,8}} ?\]|\| ?(?:[A-Z]{{1,2}}|z|w|\\vec ?\{{ ?[A-Za-z] ?\}}) ?\|"
     rf"|\\(?:sin|cos|tan|cot|sec|csc)(?![A-Za-z]) ?(?:\( ?{_ANGLE} ?\)|{_ANGLE})"
+    r"|(?!.*(?P<twice>[a-z]).*(?P=twice))[a-df-hj-w](?: ?\+ ?[a-df-hj-w]){1,4}+"
     rf"|\( ?{_LETTER}(?: ?, ?{_LETTER}){{1,4}} ?\)"
     r"|\\frac ?\{ ?d ?[a-z]? ?\} ?\{ ?d ?[a-z] ?\}|d[a-z] ?/ ?d[a-z]"
 )
@@ -88,6 +89,8 @@ def different_quantities(name: str, other: str) -> bool:
     """
     if not name or not other or name == other:
         return False
+    if "+" in name + other:
+        return sorted(name) != sorted(other)
     name, other = (_DERIVATIVE.sub(r"\1\2'", text).replace("^{\\prime}", "'") for text in (name, other))
     plain, plain_other = _PRIME.sub("", name), _PRIME.sub("", other)
     if same_quantity(plain, plain_other):

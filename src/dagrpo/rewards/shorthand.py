@@ -141,8 +141,8 @@ _COMMANDS = {
     "varnothing": "\\emptyset",
 }
 _COMMAND = re.compile(rf"\\({'|'.join(_COMMANDS)})(?![A-Za-z])")
-_SIGNS = {"<=": "\\le ", ">=": "\\ge ", "!=": "\\ne ", "==": "=", "<>": "\\ne ", "**": "^"}
-_TWO_SIGNS = re.compile(r"<=|>=|!=|==|<>|(?<=[A-Za-z0-9)}])\*\*(?=[-A-Za-z0-9({\\])")
+_SIGNS = {"<=": "\\le ", ">=": "\\ge ", "!=": "\\ne ", "==": "=", "<>": "\\ne ", "**": "^", "+/-": "\\pm "}
+_TWO_SIGNS = re.compile(r"\+/-|<=|>=|!=|==|<>|(?<=[A-Za-z0-9)}])\*\*(?=[-A-Za-z0-9({\\])")
 _IN_PLAIN_TEXT = {"infinity": "\\infty", "oo": "\\infty"}
 _NAME = re.compile(r"(?<![A-Za-z\\])(sqrt|pi|theta|sin|cos|tan|sec|csc|cot|ln|log|exp|infinity|oo)(?![A-Za-z])")
 _ROOT = re.compile(rf"(?<![A-Za-z\\])sqrt\s*+({ROOTED})")
@@ -150,6 +150,7 @@ _OVER = re.compile(r"\{?([^{}\\]*+)\\over(?![A-Za-z])([^{}]*+)\}?")
 _UPRIGHT = re.compile(r"\\(?:mathrm|text|mathit) *+\{ *+([ei]) *+\}")  # the constants
 _OF_AN_ANGLE = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)(?![A-Za-z])")
 _DEGREES = re.compile(r"([0-9]++(?:\.[0-9]++)?) ?\^ ?(?:\\circ(?![A-Za-z])|\{ ?\\circ ?\})")
+_EMPTY_ROW = re.compile(r"\\\\ *(?=\\end *\{)")  # of a matrix, at its end
 _BLACKBOARD = re.compile(r"\\mathbb *+([A-Z])(?![A-Za-z])")
 _DIGITS_AS_TEXT = re.compile(r"\\(?:text|mathrm|mathbf|textbf) *+\{ *+([0-9.]*+|\\?\$) *+\}")
 
@@ -161,7 +162,7 @@ def usual(latex: str) -> str:
     latex = _TWO_SIGNS.sub(lambda signs: _SIGNS[signs.group()], latex)
     if "\\" in latex:
         latex = _COMMAND.sub(lambda command: _COMMANDS[command.group(1)], latex)
-        latex = _BLACKBOARD.sub(r"\\mathbb{\1}", _UPRIGHT.sub(r" \1 ", latex))
+        latex = _BLACKBOARD.sub(r"\\mathbb{\1}", _UPRIGHT.sub(r" \1 ", _EMPTY_ROW.sub("", latex)))
         latex = _DIGITS_AS_TEXT.sub(lambda text: " \\$ " if "$" in text.group() else f" {text.group(1)} ", latex)
         if "\\circ" in latex and _OF_AN_ANGLE.search(latex):
             latex = _DEGREES.sub(r"\\frac{\1\\pi}{180}", latex)

@@ -59,6 +59,9 @@ _SAME = {  # each unit with all of its names
     "mile per hour": "mph",
     "kilometre per hour": "kph kmh",
 }
+_SI = "J joule N newton W watt V volt A ampere K kelvin Hz hertz Pa pascal mol mole eV electronvolt cal calorie"
+_SYMBOLS = dict(zip(_SI.split()[::2], _SI.split()[1::2], strict=True))
+_PREFIXES = {"": "", "k": "kilo", "m": "milli", "M": "mega", "G": "giga"}
 _COUNTED = (
     "unit units point points way ways integer integers digit digits meal meals edge edges student students people person persons "
     "childrentickets multiples sue apple apples egg eggs book books item items step steps ticket tickets child children solution "
@@ -75,14 +78,14 @@ _LETTERS = {
     "h": "hour",
     "L": "litre",
     "l": "litre",
-    "J": "",
-    "N": "",
-    "W": "",
-    "V": "",
 }
 CANONICAL = {name: unit for unit, names in _SAME.items() for name in (unit, *names.split())} | dict.fromkeys(
     _COUNTED.split(), ""
 )
+for _prefix, _many in _PREFIXES.items():
+    for _symbol, _unit in _SYMBOLS.items():  # MN and mN may be products of names
+        (CANONICAL if _prefix == "k" or len(_symbol) > 1 else _LETTERS)[_prefix + _symbol] = _many + _unit
+        CANONICAL |= dict.fromkeys((_many + _unit, f"{_many}{_unit}s"), _many + _unit)
 
 _NUMBERS = (
     "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen "
@@ -112,8 +115,10 @@ _UNIT_WORD = rf"(?:(?:sq|cu)\.|[A-Za-z]++|[{_HAN}]++|\\?[%$]|[¢{CURRENCIES}])"
 _POWER = r"(?:\^(?:\{ ?[23] ?\}|[23])|(?<=[A-Za-z])[23](?![0-9]))?"
 _PER = r"(?: ?/ ?| ?\\cdot ?| per | )"
 UNIT = re.compile(rf"{_UNIT_WORD}{_POWER}(?:{_PER}{_UNIT_WORD}{_POWER}){{0,4}}\.?")
-_PARTS = re.compile(rf"[A-Za-z]++|[{_HAN}]++|[%¢{CURRENCIES}]")
-_BESIDE_UNITS = frozenset({"per", "square", "cubic", "sq", "cu", "a", "an", "C", "F", "Celsius", "Fahrenheit"})
+_PARTS = re.compile(rf"([A-Za-z]++|[{_HAN}]++|[%¢{CURRENCIES}]|/)(?:\^?\{{? ?([23]))?")
+_POWERS = {"square": "2", "sq": "2", "cubic": "3", "cu": "3", "平方": "2", "立方": "3"}
+_PER_WORDS = frozenset({"/", "per", "a", "an"})
+_SCALES_OF_DEGREES = frozenset({"C", "F", "Celsius", "Fahrenheit"})
 
 
 def changes_a_number(text: str, *, by_numbers: bool = True) -> bool:
@@ -124,18 +129,27 @@ def changes_a_number(text: str, *, by_numbers: bool = True) -> bool:
 
 @lru_cache(maxsize=1 << 12)
 def unit_of(text: str, *, letters: bool) -> str | None:
-    r"""Return the unit that a text names; "" for one with a single name or several parts; None if the text names no unit.
+    r"""Return the unit that a text names, `metre per second^2`; "" for what is counted; None if the text names no unit.
 
     letters: whether a single letter is a unit (`\text{m}`) rather than a variable (`m`); in `m/s` it is.
     """
     if UNIT.fullmatch(text) is None:
         return None
-    parts = _PARTS.findall(text)
     letters = letters or "/" in text
-    names = [_canonical(part, letters) for part in parts if part not in _BESIDE_UNITS]
-    if not names or None in names:
+    names, before = [], ""
+    for word, power in _PARTS.findall(text):
+        if word in _PER_WORDS or word in _SCALES_OF_DEGREES:
+            names += ["per"] if word in _PER_WORDS else []
+        elif word in _POWERS:
+            before = _POWERS[word]
+        elif (name := _canonical(word, letters)) is None:
+            return None
+        else:
+            power, before = power or before or (_POWERS.get(word[:2], "") if name else ""), ""
+            names.append(f"{name}^{power}" if name and power else name)
+    if not any(name != "per" for name in names):
         return None
-    return (names[0] or "") if len(names) == 1 else ""
+    return "" if "" in names else " ".join(names)
 
 
 def _canonical(word: str, letters: bool) -> str | None:
@@ -155,12 +169,14 @@ def _of_chinese(word: str) -> str | None:
         and not any(map(str.isnumeric, noun))
     ):
         return ""
-    return CANONICAL.get(word[2:]) if word[:2] in ("平方", "立方") else None
+    return CANONICAL.get(word[2:]) if word[:2] in _POWERS else None
 
 
 # ---- units and currencies of a LaTeX answer ----
 
-TEXT = re.compile(r"\\(?:text|textbf|textit|textrm|textsf|mbox|mathrm|mathbf|mathit|operatorname)\s*+\{([^{}]*+)\}")
+TEXT = re.compile(
+    r"\\(?:text|textbf|textit|textrm|textsf|textnormal|mbox|mathrm|mathbf|mathit|operatorname)\s*+\{([^{}]*+)\}"
+)
 _CURRENCY = re.compile(rf"([-+]?) *+(\\\$|[{CURRENCIES}]) *+([-+]?) *+(?=[0-9.\\])")
 _DEGREES = re.compile(
     r" *\^ *(?:\{ ?\\circ ?\}|\\circ)(?= *+(?:\\text *\{ *)?[CF]?\}?\Z)|\\(?:text)?degree(?=\Z)|\\%(?=\Z)"

@@ -8,16 +8,21 @@ from dagrpo.rewards.reading import last_boxed
 from dagrpo.rewards.verifier import Verifier
 
 LETTERS = "ABCDEFGHIJ"
-_DRESSING = r"(?:[\s*_$(\[{]|\\(?:[(\[]|(?:boxed|text|textbf|mathbf|mathrm)(?=\{)))*+"
-_END = r"[\s*_$)\]}\\]*+"
-_ANSWER = re.compile(rf"(?i:answer[\s*_]*+(?:is|[:\uff1a]))[\s:*_$]*+{_DRESSING}([A-J])(?![\w'\u2019])")
+_WORD = "[^\\W\u4e00-\u9fff]"  # a letter that makes a longer word; not a Chinese one
+_DRESSING = r"(?:[\s*_$(\[{\uff08\u3010]|\\(?:[(\[]|(?:boxed|text|textbf|mathbf|mathrm)(?=\{)))*+"
+_END = r"[\s*_$)\]}\\\uff09\u3011]*+"
+_ANSWER = re.compile(
+    rf"(?:(?i:answer[\s*_]*+(?:is|[:\uff1a]))|(?:答案|故|应|應)(?:[为為是选選]|[\s*_]*+[:\uff1a])++)[\s:*_$]*+{_DRESSING}"
+    rf"([A-J])(?!\u2019|'|{_WORD})"
+)
 _OTHER = re.compile(  # a second letter, after a separator or in brackets; not the pronoun of `C, I think`
-    rf"{_END}(?:(?:,?\s*+\b(?:or|and)\b|[/,;|&]){_DRESSING}(?!I[ \t]++[a-z])[A-J](?!\w)|(?=\\?[(\[{{]){_DRESSING}[A-J]\\?[)\]}}])"
+    rf"{_END}(?:(?:,?\s*+\b(?:or|and)\b|[/,;|&、\uff0c或和及]){_DRESSING}(?!I[ \t]++[a-z])[A-J](?!{_WORD})"
+    rf"|(?=\\?[(\[{{]){_DRESSING}[A-J]\\?[)\]}}])"
 )
 _GOES_ON = re.compile(
     r"[*_$]*+[ \t]++(?!(?:as|because|since)\b)[^\W\d_]"
 )  # a word after a bare A or I: `A good question`
-_CLOSING = re.compile(r"[\s*_$)\]}.\\]*+\Z")
+_CLOSING = re.compile(r"[\s*_$)\]}.\\\uff09\u3011\u3002]*+\Z")
 _ALONE = re.compile(rf"\A{_DRESSING}([A-J])[\s*_$)\]}}.\\]*+\Z")
 _BRACKETED = re.compile(r"\(([A-J])\)")
 

@@ -22,6 +22,7 @@ from dagrpo.rewards.words import changes_a_number, unit_of
 
 MARK = "####"
 
+_NEXT_QUESTION = re.compile(r"^[ \t*_#]*+(?:Question|Problem|Q|Human|User)\b[ \t0-9]*+[*_]*+[:.]", re.MULTILINE)
 _DECORATION = " \t\u00a0*_`'\"\\([{<:=+" + CURRENCIES  # what may stand between the mark and the number
 _NUMBER = re.compile(rf"{GROUPED}(?:\.[0-9]*+)?|[0-9]++(?:\.[0-9]*+)?|\.[0-9]++")
 _DEGREES = re.compile(r"\^(?:\\circ(?![A-Za-z])|\{ ?\\circ ?\})")
@@ -47,8 +48,9 @@ def extract(text: str, extractor: Extractor) -> str | None:
     strict: the number right after the last `####`, on the same line; currency, quotes, emphasis and brackets may stand
     before it; after it a unit and a remark, but nothing that makes another number of it, denies it or names another one.
     exact: the same, but nothing may stand after it save currency and up to four words of a unit. flexible: the last number
-    of the text, where it is one by itself.
+    of the text, where it is one by itself. Another question after a mark ends the text.
     """
+    text = _to_its_question(text)
     if extractor != "flexible":
         return _after_the_mark(text, alone=extractor == "exact")
     form = last_form(text)
@@ -64,7 +66,7 @@ def equal(extracted: str, ground_truth: str) -> bool:
 
 def formatted(text: str) -> bool:
     """Return True if a number follows the last `####`."""
-    return _after_the_mark(text, alone=False) is not None
+    return _after_the_mark(_to_its_question(text), alone=False) is not None
 
 
 def check(ground_truth: str) -> None:
@@ -78,6 +80,12 @@ def _number(text: str) -> str:
     if number is None:
         raise UserError(f"{text[:40]!r} is not a plain number such as 18, -3 or 1,000.5: correct the ground truth.")
     return number
+
+
+def _to_its_question(text: str) -> str:
+    """Return a text up to another question after its first mark."""
+    following = _NEXT_QUESTION.search(text, mark) if (mark := text.find(MARK)) >= 0 else None
+    return text[: following.start()] if following else text
 
 
 def _after_the_mark(text: str, *, alone: bool) -> str | None:
