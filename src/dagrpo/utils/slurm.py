@@ -1,6 +1,7 @@
 """Jobs of SLURM, from its queue."""
 
 import os
+import re
 import subprocess
 from dataclasses import dataclass
 
@@ -89,6 +90,12 @@ def has_gpus() -> bool | None:
     """Return True if a node of some partition has GPUs; None if SLURM does not answer."""
     answer = _answer("sinfo", "--noheader", "--format=%G")
     return None if answer is None else "gpu" in answer
+
+
+def gpu_types() -> list[str]:
+    """List the types that partitions name their GPUs by, such as h100; [] without any, or if SLURM does not answer."""
+    answer = _answer("sinfo", "--noheader", "--format=%G") or ""
+    return sorted(set(re.findall(r"\bgpu:([^:,(\s]*[a-z][^:,(\s]*)", answer)))
 
 
 def configuration() -> dict[str, str] | None:

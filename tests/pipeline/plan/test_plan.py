@@ -22,7 +22,7 @@ from dagrpo.pipeline.plan.amounts import GIBIBYTE
 from dagrpo.pipeline.plan.machine import Machine, machine_for
 from dagrpo.pipeline.plan.measured import Measured, measured
 from dagrpo.pipeline.plan.models import Models
-from dagrpo.pipeline.plan.outcome import Plan, plan_of
+from dagrpo.pipeline.plan.outcome import Plan, minutes_on, plan_of
 from dagrpo.pipeline.plan.rates import Speed, speed_of
 from dagrpo.pipeline.plan.remedy import fullest, remedy_for
 from dagrpo.pipeline.plan.sequences import usual_prompt
@@ -404,6 +404,17 @@ def test_a_plan_begins_with_likely_and_longest_time_memory_and_disk(project: Pat
     assert " on H200, at most " in first
     assert first.endswith(" of disk")
     assert _printed(plan_of(qwen3(LONG), machine_for(None, 200))).startswith("time not known on a GPU with")
+
+
+def test_the_minutes_of_a_stage_are_those_of_one_of_its_runs_on_the_slowest_gpu(project: Path) -> None:
+    params = qwen3(LONG, {"experiment": {"seeds": [0, 1]}})
+    (train,) = (each for each in plan_of(params, machine_for("A100", None)).times if each.stage == "train")
+    longest = minutes_on(params, ["h100", "nvidia_a100_80gb"])["train"]
+    assert longest == pytest.approx((train.seconds or 0) / 2 / 60)
+    assert minutes_on(params, ["h100"])["train"] < longest
+    assert minutes_on(params, ["h100", "tesla"]) == {}
+    other = qwen3({"model": {"repository": "Qwen/Other", "revision": REVISION}})
+    assert minutes_on(other, ["h100"]) == {}
 
 
 def test_a_misspelt_name_gets_the_nearest_of_presets_and_of_the_experiment_that_is_there(project: Path) -> None:

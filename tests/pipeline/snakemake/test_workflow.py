@@ -1,5 +1,6 @@
 """The end of a run: its summary, and what to do next."""
 
+import math
 import re
 from argparse import Namespace
 from pathlib import Path
@@ -9,8 +10,10 @@ import pytest
 from dagrpo.config.presets import composed, known
 from dagrpo.config.schema import parse
 from dagrpo.pipeline.override_runs import OverrideRun
+from dagrpo.pipeline.plan.outcome import minutes_on
 from dagrpo.pipeline.snakemake import workflow
 from dagrpo.pipeline.stages import all_stages
+from dagrpo.utils import slurm
 
 
 @pytest.mark.parametrize(("below_make", "programs"), [(False, ""), (True, ".venv/bin/")])
@@ -92,7 +95,7 @@ def test_every_stage_of_every_machine_with_gpus_asks_for_one_node_and_four_cores
     count = int(hardware.partition("_x")[2] or 1)
     gpus = {"train": count, "sft": count, "sample": count, "difficulty": count}
     runtime = params.runtime.model_dump()
-    runtime["engine"]["max_total_tokens"] = 65_536  # null needs other sections of the preset than `runtime`
+    runtime["engine"] |= {"max_total_tokens": 65_536, "arguments": {}}  # which need other sections of the preset, too
     for stage in all_stages():
         rule = _rule(monkeypatch, stage, runtime, "slurm")
         asked = gpus.get(stage, 0)
@@ -101,6 +104,40 @@ def test_every_stage_of_every_machine_with_gpus_asks_for_one_node_and_four_cores
         cores = {"score": 4}.get(stage, 1)
         assert rule.threads(WILDCARDS) == (4 * asked if asked else cores), stage
         assert rule.minutes(WILDCARDS, [], 1) <= 1440, stage
+
+
+def test_a_job_has_the_minutes_of_the_plan_and_a_training_longer_than_its_retries_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On GPUs that SLURM names: half as much again and half an hour, which a further attempt of train does not multiply."""
+    params = composed(["qwen2_5_0_5b", "gsm8k", "grpo", "h100"])
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(slurm, "gpu_types", lambda: ["h100"])
+    monkeypatch.setattr(workflow, "executor_name", lambda: "slurm")
+    monkeypatch.setattr(workflow, "retries", lambda: 3)
+    planned = minutes_on(params, ["h100"])
+    assert planned["train"] > 60
+    short = params.model_copy(update={"runtime": params.runtime.model_copy(update={"job_minutes": 30})})
+    for given, asked in ((params, math.ceil(1.5 * planned["train"]) + 30), (short, 30)):
+        experiment = workflow.Experiment(given, OverrideRun(folder="mine", overrides={}))
+        rule = workflow.Rule([experiment], all_stages()["train"], has_gpus=True)
+        assert [rule.minutes(WILDCARDS, [], attempt) for attempt in (1, 3)] == [asked, asked]
+        experiment.announce()
+    told = " ".join(capsys.readouterr().err.split())
+    assert told.count("The stage train may take") == 1
+    assert (
+        f"4 jobs of runtime.job_minutes have 2 h 0 min: set --retries to {math.ceil(planned['train'] / 30) - 1}."
+        in told
+    )
+
+
+@pytest.mark.parametrize(
+    ("answer", "types"),
+    [("gpu:h100:8(S:0-1)\ngpu:a100:4,lustre:1\n(null)\n", ["a100", "h100"]), ("gpu:8\n", []), (None, [])],
+)
+def test_slurm_names_its_gpus(answer: str | None, types: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slurm, "_answer", lambda *_: answer)
+    assert slurm.gpu_types() == types
 
 
 WILDCARDS = {"experiment": "mine"}

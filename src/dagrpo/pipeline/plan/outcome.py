@@ -1,16 +1,17 @@
 """The plan of an experiment: memory, times, disk, notes, refusal."""
 
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
 from dagrpo.config.schema import Params
+from dagrpo.core.errors import UserError
 from dagrpo.pipeline.plan.amounts import Item, size
 from dagrpo.pipeline.plan.disk import disk_note, disk_of
-from dagrpo.pipeline.plan.machine import Machine
+from dagrpo.pipeline.plan.machine import Machine, machine_for
 from dagrpo.pipeline.plan.measured import Measured, measured
 from dagrpo.pipeline.plan.memory import SERVER, SYNC, StageMemory, stages
 from dagrpo.pipeline.plan.models import Models
@@ -21,6 +22,7 @@ from dagrpo.pipeline.plan.times import LEFT_OUT, StageSeconds, seconds_of_stages
 from dagrpo.pipeline.plan.training import of_train, trains_itself
 from dagrpo.utils.console import duration
 from dagrpo.utils.cpu_dtypes import warning
+from dagrpo.utils.gpu_specs import gpu_named, kind_of
 
 NETWORK = 50e9  # bytes per second
 NEARLY_ALL = 0.9  # of a device's memory: beyond that, what the formulas leave out may not fit
@@ -77,6 +79,20 @@ def plan_of(params: Params, machine: Machine, *, online: bool = False, answer: i
         notes=(*_notes(params, models, machine, needed), *filter(None, [disk_note(disk, free)])),
         refusal=refusal(params, models, machine),
     )
+
+
+def minutes_on(params: Params, gpus: Sequence[str]) -> dict[str, float]:
+    """Return the longest minutes of one run of each stage on the slowest of these GPUs; {} if one or a model's config is not known here.
+
+    gpus: names, such as h100 or nvidia_h100_80gb_hbm3.
+    """
+    try:
+        kinds = [kind_of(name.replace("_", " ").upper()) or gpu_named(name) for name in gpus]
+        machine = machine_for(min(kinds, key=lambda each: each.bfloat16).name, None)
+        times = seconds_of_stages(params, Models.of(params), speed_of(machine, params), Measured())
+        return {each.stage: each.seconds / each.runs / 60 for each in times if each.seconds is not None}
+    except UserError:
+        return {}
 
 
 def _shorter(params: Params, answer: int | None) -> Params:

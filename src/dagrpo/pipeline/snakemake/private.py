@@ -171,6 +171,12 @@ def stages_of_a_job(stage: str) -> int:
     return sum(group == own for _, group in groups) if own is not None else 1
 
 
+def retries() -> int:
+    """Return how often a job that fails is submitted again."""
+    given = _with_profiles()
+    return 0 if given is None else int(given.retries or 0)
+
+
 def executor_settings() -> Any:
     """Return the settings of the executor that `executor_name` names."""
     from snakemake_interface_executor_plugins.registry import ExecutorPluginRegistry

@@ -4,6 +4,8 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +44,7 @@ from dagrpo.pipeline.snakemake.private import (
     executor_name,
     leave_threads_to_jobs,
     options,
+    retries,
     run_in_slurm,
     runs_jobs,
     stages_of_a_job,
@@ -55,7 +58,7 @@ from dagrpo.tracking.sync import record_what_is_new, require_recordable
 from dagrpo.tracking.variations import TRY
 from dagrpo.utils import slurm
 from dagrpo.utils.addresses import require_address
-from dagrpo.utils.console import VisibleConsole, say
+from dagrpo.utils.console import VisibleConsole, duration, say
 from dagrpo.utils.devices import visible_devices
 from dagrpo.utils.files import json_text, read_text
 from dagrpo.utils.watchdog import STARTED_BY, name_as_starter
@@ -64,6 +67,9 @@ __all__ = ["Experiments", "require_project"]
 SWEEP = "sweep"  # of --config: the name of a sweep, or its file
 SECONDS_BETWEEN_SYNCS = 60  # under DVC
 SLURM = "slurm"  # as Snakemake calls its executor; within a job "slurm-jobstep"
+TRAIN = "train"
+# The limit of a job, by the planned time with every completion as long as it may be:
+PLANNED_TIMES, MINUTES_BESIDE = 1.5, 30
 CAPTIONS = ROOT / "workflow/report"
 _prepared = set[str]()  # experiments: of a module, Snakemake reads the Snakefile for each `use rule`
 
@@ -172,8 +178,25 @@ class Experiment:
         self.code = {name: [str(place_of(each)) for each in files] for name, files in code.items()}
         self.job = refused(lambda: {stage.name: job_files.job_file(params, stage) for stage in stages})
 
+    @cached_property
+    def planned_minutes(self) -> Mapping[str, float]:
+        """Return the longest minutes of stages by the plan for the slowest GPU of SLURM's partitions; {} if that is not known."""
+        types = slurm.gpu_types() if executor_name() == SLURM else []
+        if not types:
+            return {}
+        from dagrpo.pipeline.plan.outcome import minutes_on  # it loads torch
+
+        return minutes_on(self.params, types)
+
     def announce(self) -> None:
-        """Say that it is an override run, if it is one."""
+        """Say that it is an override run, if it is one, and if its training is longer than all jobs that retries allow."""
+        longest, attempts = self.planned_minutes.get(TRAIN, 0.0), 1 + retries()
+        needed = ceil(longest / self.params.runtime.job_minutes)
+        if needed > attempts:
+            say(
+                f"The stage {TRAIN} may take {duration(60 * longest)} by `dagrpo plan`, and {attempts} jobs of runtime.job_minutes have "
+                f"{duration(60 * attempts * self.params.runtime.job_minutes)}: set --retries to {needed - 1}."
+            )
         if self._run.overrides:
             changes = ", ".join(f"{key}: {json_text(value).strip()}" for key, value in self._run.overrides.items())
             say(f"An override run, with {changes}: its folders are called {self.folder}, and DVC does not record it.")
@@ -315,9 +338,12 @@ class Rule:
         return job_files.memory_mb(self._needs(wildcards), [str(path) for path in input], attempt)
 
     def minutes(self, wildcards: Mapping[str, str], input: Sequence[object], attempt: int) -> int:
-        """Return the time limit of one attempt. A stage with steps resumes from its state, and needs no longer one."""
+        """Return the time limit of one attempt, by the plan if SLURM names its GPUs. A stage with steps resumes."""
+        experiment = self._of(wildcards)
         limit = job_files.minutes(self._needs(wildcards), [str(path) for path in input])
-        longest = self._of(wildcards).params.runtime.job_minutes // stages_of_a_job(self.name)
+        if (planned := experiment.planned_minutes.get(self.name)) is not None:
+            limit = ceil(PLANNED_TIMES * planned) + MINUTES_BESIDE
+        longest = experiment.params.runtime.job_minutes // stages_of_a_job(self.name)
         return min(limit if self._stage.extends else limit * attempt, longest)
 
     def arguments(self, wildcards: Mapping[str, str], input: Any, output: Any) -> str:
