@@ -12,7 +12,7 @@ PYTHON_TAG := $(shell $(or $(wildcard .venv/bin/python),python3) -c 'import sys;
 torch_in_folders = $(filter http%,$(FIND_LINKS))$(wildcard $(patsubst file://%,%,$(FIND_LINKS:=/torch-*+cpu-$(1)-*.whl)))
 TORCH := $(if $(call torch_in_folders,$(PYTHON_TAG)),,--torch-backend cpu)
 # Where the system's Python has another version, no venv or no headers, uv gets one.
-NEW_ENVIRONMENT := python3 src/dagrpo/cli/doctor/create_environment.py
+NEW_ENVIRONMENT := python3 requirements/create_environment.py
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 export PYTHONNOUSERSITE := 1
 # The user of a container may have no name (id prints the number) and no home that can be written.
@@ -124,7 +124,7 @@ docs: .venv-docs/.installed ## README.md and docs/ as a site in site/, from site
 
 sbom: setup .venv-docs/.installed ## the software of .venv as a CycloneDX SBOM, sbom.cdx.json, and its licences, licenses.tsv
 	.venv-docs/bin/python -m cyclonedx_py environment --pyproject pyproject.toml --output-reproducible -o sbom.cdx.json .venv/bin/python
-	.venv-docs/bin/python src/dagrpo/cli/doctor/licenses.py sbom.cdx.json licenses.tsv
+	.venv-docs/bin/python requirements/licenses.py sbom.cdx.json licenses.tsv
 
 .venv-docs/.installed: requirements/docs.lock
 	test -x .venv-docs/bin/python || python3 -m venv --clear .venv-docs
@@ -142,7 +142,7 @@ setup: .venv/.installed ## install everything in .venv, once: one to five minute
 	$(call install,.venv,$(LOCK))
 	$(call install_own,.venv,$(LOCK)) -e .
 	@command -v which > /dev/null || install -m 755 /dev/stdin .venv/bin/which <<< $$'#!/bin/sh\ncommand -v "$$@"'
-	.venv/bin/python -m dagrpo.cli.doctor.imports
+	.venv/bin/python requirements/imports.py
 	@echo "Done. With .venv/bin on PATH, snakemake, dvc and dagrpo work by themselves."
 	@touch $@
 

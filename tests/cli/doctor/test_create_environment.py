@@ -10,8 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-
-from dagrpo.cli.doctor import create_environment
+from requirements import create_environment
 
 ROOT = Path(__file__).parents[3]
 ENDING = "manylinux_2_17_x86_64.manylinux2014_x86_64"
@@ -170,4 +169,4 @@ def test_a_program_that_cannot_be_run_is_told(unfit: Path, put: Callable[[str], 
 def test_the_folder_of_wheels_of_pip_s_configuration_is_looked_into() -> None:
     command = ["make", "-n", "-B", "setup", "PIP_FIND_LINKS=/wheels /more", "UV_FIND_LINKS="]
     planned = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    assert 'UV_FIND_LINKS="/wheels,/more" python3 src/dagrpo/cli/doctor/create_environment.py .venv' in planned
+    assert 'UV_FIND_LINKS="/wheels,/more" python3 requirements/create_environment.py .venv' in planned

@@ -3,8 +3,7 @@
 from pathlib import Path
 
 import pytest
-
-from dagrpo.cli.doctor.imports import main
+from requirements.imports import main
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ def test_each_component_is_a_line_with_its_licences(tmp_path: Path, monkeypatch:
     sbom, table = tmp_path / "sbom.cdx.json", tmp_path / "licenses.tsv"
     sbom.write_text(json.dumps({"components": COMPONENTS}))
     monkeypatch.setattr("sys.argv", ["licenses.py", str(sbom), str(table)])
-    runpy.run_path(str(ROOT / "src/dagrpo/cli/doctor/licenses.py"), run_name="__main__")
+    runpy.run_path(str(ROOT / "requirements/licenses.py"), run_name="__main__")
     assert table.read_text().splitlines() == [
         "attrs\t1\tMIT OR Apache-2.0",
         "bare\t3\tnot named in its metadata",

@@ -1,6 +1,6 @@
 """Creation of the project's environment, with uv's Python if needed.
 
-`python3 src/dagrpo/cli/doctor/create_environment.py FOLDER` uses the Python that runs it if that has the right version, venv and headers.
+`python3 requirements/create_environment.py FOLDER` uses the Python that runs it if that has the right version, venv and headers.
 Elsewhere, as on Ubuntu 22.04 (Python 3.10) and a bare Ubuntu 24.04 (neither venv nor headers), it unpacks uv's wheel, from a folder of
 UV_FIND_LINKS or PIP_FIND_LINKS or else from the package index, and has uv get Python 3.12 with headers.
 """
@@ -21,13 +21,13 @@ from urllib.request import urlopen
 from zipfile import ZipFile
 
 if not __package__:  # run as a file: no package is installed yet
-    sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
 from dagrpo.cli.doctor import hub, programs
 from dagrpo.cli.doctor.finding import apt
 
 PYTHON = "3.12"
-LOCK = Path(__file__).resolve().parents[4] / "requirements/installer.lock"  # of uv
+LOCK = Path(__file__).resolve().with_name("installer.lock")  # of uv
 UV = LOCK.read_text().partition("==")[2].split()[0]
 WHEELS = {  # by processor: the end of the name at PyPI
     "x86_64": "manylinux_2_17_x86_64.manylinux2014_x86_64",
