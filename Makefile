@@ -22,7 +22,7 @@ export XDG_CACHE_HOME := $(shell cache="$${XDG_CACHE_HOME:-$$HOME/.cache}"; \
 unexport PYTHONDONTWRITEBYTECODE
 
 # Installs a lock, $(2), in an environment, $(1), each file by its hash; setuptools, which builds what has no wheel, too.
-install = $(FOR_UV) .venv/bin/uv pip install -q --compile-bytecode --python $(1)/bin/python --no-deps \
+install = $(FOR_UV) .venv/bin/uv pip install --compile-bytecode --python $(1)/bin/python --no-deps \
   --require-hashes --build-constraints requirements/cpu.lock $(if $(filter %gpu.lock,$(2)),,$(TORCH)) -r $(2)
 # The packages of this project, in an environment of $(2); sglang_cpu is for machines without a GPU.
 own = $(addprefix ./,$(filter-out $(if $(filter %gpu.lock,$(2)),%/sglang_cpu),$(patsubst %/pyproject.toml,%,$(wildcard packages/*/pyproject.toml))))
@@ -36,6 +36,7 @@ help: ## what can be made
 
 run: setup ## train and score the experiment of params.yaml (as shipped: ten minutes on two cores)
 	snakemake --cores all target
+	@dagrpo status
 
 # Threads that spin while they wait would take the core of the other worker.
 test check nightly: export OMP_WAIT_POLICY := PASSIVE

@@ -84,7 +84,7 @@ def test_a_mistake_in_a_project_is_one_sentence(
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("clean", "--tries"),
+        ("clean", "--override-runs"),
         ("compare", "one", "two"),
         ("generate",),
         ("lineage", "nothing.json"),

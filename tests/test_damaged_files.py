@@ -169,7 +169,7 @@ READERS: dict[str, tuple[Callable[[], object], tuple[str, ...]]] = {
     ),
     "lineage": (_command("lineage", CARD), (CARD, PROVENANCE)),
     "grade": (_command("grade", "gsm8k", "answers.jsonl"), ("answers.jsonl",)),
-    "clean": (_command("clean", "--tries"), (".state/running/tiny.json",)),
+    "clean": (_command("clean", "--override-runs"), (".state/running/tiny.json",)),
     "search": (lambda: Index.read(Path("passages.parquet")), ("passages.parquet",)),
     "show": (
         _command("show", "tiny", "--tokens"),

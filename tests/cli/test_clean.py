@@ -1,4 +1,4 @@
-"""`dagrpo clean --tries` removes what tries have made, and nothing that only looks like it."""
+"""`dagrpo clean --override-runs` removes what tries have made, and nothing that only looks like it."""
 
 from pathlib import Path
 

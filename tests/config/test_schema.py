@@ -33,6 +33,17 @@ def test_a_value_where_a_section_belongs_is_refused_with_its_first_key() -> None
     assert sentence == "params.yaml: `training.lora` is True: it is a section, so give it keys, such as {rank: ...}."
 
 
+def test_a_dotted_key_is_refused_with_its_section() -> None:
+    assert "write it below its section, `training: {steps: ...}`" in refused({"training.steps": 3})
+    assert "`runtime: {engine.threads: ...}`" in refused({"runtime.engine.threads": 3})
+
+
+def test_a_task_with_a_colon_is_refused_with_the_dotted_name() -> None:
+    assert "write roman.numerals, with a dot between module and task" in refused(
+        {"experiment": {"train": "roman:numerals"}}
+    )
+
+
 def test_an_unknown_section_is_refused() -> None:
     assert "unknown key `trainig`: the nearest known key is `training`" in refused({"trainig": {}})
 

@@ -59,6 +59,8 @@ def test_half_way_of_a_logarithmic_range_is_the_geometric_mean() -> None:
         ("seeds: [0]", "this one has none"),
         ("grid: {experiment.evaluate: [[gsm8k]]}", "experiment.evaluate cannot vary between cells"),
         ("grids: {training.steps: [1]}", "unknown key `grids`: .*`grid`"),
+        ("training.learning_rate: [1.0e-6]", r"`grid: \{training.learning_rate: \[...\]\}`"),
+        ("training: {steps: [1, 2]}", r"`training` stands below `grid`, .*`grid: \{training.KEY: \[...\]\}`"),
         ("random: {count: 2, axes: {training.steps: {low: 3, high: 1}}}", "low is below high"),
     ],
 )

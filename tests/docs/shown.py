@@ -58,7 +58,7 @@ RUN = (
     "dagrpo use examples/judge/params.yaml",
     "dagrpo use examples/reward_model/params.yaml",
     "dagrpo sweep learning_rate",
-    "dagrpo clean --tries",
+    "dagrpo clean --override-runs",
 )
 
 # Those of the README's first pages, which `make test` runs; `make nightly` runs all.

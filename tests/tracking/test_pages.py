@@ -113,7 +113,7 @@ def test_the_champion_moves_only_with_a_difference_that_is_shown(project: Path) 
 def test_a_try_is_no_champion(project: Path) -> None:
     report(project, page(), experiment="demo~403581bc")
     assert champion(project) is None
-    assert parent_runs(project)["0"].info.run_name == "seed 0, try 403581bc"
+    assert parent_runs(project)["0"].info.run_name == "seed 0, override 403581bc"
 
 
 def train(project: Path, steps: int, **changes: Any) -> None:

@@ -124,16 +124,18 @@ def grade(
 
 
 def clean(
-    tries: Annotated[
+    override_runs: Annotated[
         bool,
-        typer.Option("--tries", help="remove the folders of all override runs; without it nothing is removed"),
+        typer.Option("--override-runs", help="remove the folders of all override runs; without it nothing is removed"),
     ] = False,
 ) -> None:
     """Remove override runs, and print their names. Their history in MLflow stays."""
     from dagrpo.cli.clean import remove_override_runs
 
-    if not tries:
-        raise UserError("Say what to remove: `dagrpo clean --tries`; an experiment's own results are yours to delete.")
+    if not override_runs:
+        raise UserError(
+            "Say what to remove: `dagrpo clean --override-runs`; an experiment's own results are yours to delete."
+        )
     for line in remove_override_runs(Path.cwd()):
         print(line)
 
@@ -171,7 +173,7 @@ COMMANDS: dict[Callable[..., None], str] = {  # with the examples at the end of 
     generate: "Example: `dagrpo generate`, after a change of params.yaml by hand, or of a stage",
     lineage: "Example: `dagrpo lineage results/arithmetic_tiny/runs/seed_0/eval/arithmetic/trained/scores.json`",
     grade: "Example: `dagrpo grade gsm8k completions.jsonl`",
-    clean: "Example: `dagrpo clean --tries`",
+    clean: "Example: `dagrpo clean --override-runs`",
     ui: "Example: `dagrpo ui --port 5001`",
     search: "Example: `dagrpo search data/arithmetic_tiny/arithmetic/passages.parquet --port 8001`",
     convert: "Example: `dagrpo convert models/arithmetic_tiny/tiny_qwen2 tiny_dcp --to dcp`",
@@ -200,15 +202,25 @@ COMMANDS: dict[Callable[..., None], str] = {  # with the examples at the end of 
     warm: "Example: `dagrpo warm`, once the experiment's model exists",
 }
 
+RARE = "Seldom by hand"
+PANELS: dict[str, tuple[Callable[..., None], ...]] = {  # of `dagrpo --help`
+    "Begin": (init, doctor, use, plan, new),
+    "Look": (status, show, ui, serve, profile, lineage),
+    "Compare": (compare, sweep, power),
+    "Check and pass on": (verify, replay, crate, reproduce, publish),
+    "Checkpoints and answers": (convert, inspect, diff, grade),
+    RARE: (generate, clean, search, train, join, warm),
+}
 app = typer.Typer(cls=Commands, no_args_is_help=True, help=__doc__, epilog=EPILOG, pretty_exceptions_enable=False)
 tracking = typer.Typer(
     no_args_is_help=True, help="The history of runs in MLflow.", epilog="Example: `dagrpo tracking rebuild`"
 )
 app.callback()(_options)
-for command, examples in COMMANDS.items():
-    app.command(epilog=examples)(command)
+for panel, commands in PANELS.items():
+    for command in commands:
+        app.command(epilog=COMMANDS[command], rich_help_panel=panel)(command)
 tracking.command()(rebuild)
-app.add_typer(tracking, name="tracking")
+app.add_typer(tracking, name="tracking", rich_help_panel=RARE)
 require_project_folder_of(app, tracking)
 
 

@@ -9,8 +9,9 @@ from dagrpo.core.escape import brief
 from dagrpo.core.plugin_sections import InvalidPart
 from dagrpo.core.suggest import nearest_of
 
+TASK = r"^[a-z0-9][A-Za-z0-9_.-]*$"
 PATTERNS = {  # of texts in the schema, in words
-    r"^[a-z0-9][A-Za-z0-9_.-]*$": "letters, digits, `_`, `.` and `-`, of which the first is a small letter or a digit",
+    TASK: "letters, digits, `_`, `.` and `-`, of which the first is a small letter or a digit",
     r"^[a-z0-9][a-z0-9_.-]*(~[a-z0-9_]+)?$": "small letters, digits, `_`, `.` and `-`, of which the first is a letter or "
     "a digit; for an override run NAME~WORD, with small letters, digits and `_` in the word",
     r"^[a-zA-Z0-9_-]{1,64}$": "1 to 64 letters, digits, `_` and `-`",
@@ -48,6 +49,8 @@ class Mistake:
         """Return what pydantic says of the value, without its regular expressions."""
         context, message = self.error.get("ctx", {}), self.error["msg"]
         match self.error["type"]:
+            case "string_pattern_mismatch" if context["pattern"] == TASK and ":" in self.error["input"]:
+                return f"write {self.error['input'].replace(':', '.')}, with a dot between module and task"
             case "string_pattern_mismatch" if context["pattern"] in PATTERNS:
                 return f"write {PATTERNS[context['pattern']]}"
             case "too_short":
@@ -84,6 +87,9 @@ def mistakes(
 def _hint(key: str, prefix: str, part: InvalidPart | None, all_keys: Sequence[str]) -> str:
     """Suggest the nearest known key; first one with the same last part, which may have moved, of the same section before others."""
     known = part.known if part else all_keys
+    if key in known and "." in key:
+        section, _, last = key.partition(".")
+        return f"write it below its section, `{section}: {{{last}: ...}}`"
     section, _, last = key.rpartition(".")
     same = [each for each in known if section and each.endswith(f".{last}")]
     moved = [each for each in same if each.startswith(f"{section}.")] or (same if len(same) == 1 else [])

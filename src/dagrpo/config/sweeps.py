@@ -18,7 +18,7 @@ from dagrpo.config.places import PRESETS, presets_of
 from dagrpo.core.errors import UserError
 from dagrpo.core.escape import sentences
 from dagrpo.core.section import Section, Seed
-from dagrpo.core.suggest import nearest
+from dagrpo.core.suggest import nearest, nearest_of
 from dagrpo.utils.files import canonical_json
 from dagrpo.utils.yaml_text import read_yaml
 
@@ -133,7 +133,16 @@ def read_sweep(name: str, folder: Path = PRESETS) -> Sweep:
     try:
         return Sweep.model_validate(read_yaml(path))
     except ValidationError as error:
-        faults = list(mistakes(error.errors(include_url=False)))
+        errors = error.errors(include_url=False)
+        unknown = [
+            str(each["loc"][0]) for each in errors if each["type"] == "extra_forbidden" and len(each["loc"]) == 1
+        ]
+        if axes := [key for key in unknown if nearest_of(key, Sweep.model_fields, cutoff=0.5) is None]:
+            example = f"{axes[0]}{'' if '.' in axes[0] else '.KEY'}"
+            raise UserError(
+                f"{path}: `{axes[0]}` stands below `grid`, with its values: `grid: {{{example}: [...]}}`."
+            ) from None
+        faults = list(mistakes(errors))
     raise UserError(
         sentences((mistake.sentence(str(path), list(Sweep.model_fields)) for mistake in faults), len(faults))
     )

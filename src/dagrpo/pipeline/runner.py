@@ -58,7 +58,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--runtime", type=Path, required=True, help="JSON with section runtime")
     parser.add_argument("--input", action="append", default=[], metavar="NAME=PATH", help="may repeat a name")
     parser.add_argument("--output", action="append", default=[], metavar="NAME=PATH")
-    parser.add_argument("--overrides", type=Path, help="JSON with what a try changes, by dotted key")
+    parser.add_argument("--overrides", type=Path, help="JSON with what an override run changes, by dotted key")
     parser.add_argument("--configuration", type=Path, help="JSON about the whole experiment, for its record")
     parser.add_argument("--log", type=Path, required=True)
     parser.add_argument("--attempt", type=int, help="given by the supervisor that starts this process")

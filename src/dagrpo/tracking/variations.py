@@ -22,7 +22,7 @@ def experiment_name(record: Mapping[str, Any]) -> str:
 def variation_name(folder: str) -> str:
     """Return the name of the variation that this process runs in an experiment's folders; empty: the experiment itself."""
     _, is_try, digest = folder.partition(TRY)
-    return f"try {digest}" if is_try else os.environ.get(DVC_NAME, "")
+    return f"override {digest}" if is_try else os.environ.get(DVC_NAME, "")
 
 
 def recording_root(folder: Path) -> Path:

@@ -18,6 +18,10 @@ from dagrpo.cli.doctor import machine, software
 from dagrpo.cli.doctor import slurm as of_slurm
 from dagrpo.cli.doctor.finding import Finding
 from dagrpo.config.places import ROOT
+from dagrpo.config.presets import preset_text
+from dagrpo.config.schema import read_params
+from dagrpo.pipeline.plan.disk import disk_of
+from dagrpo.pipeline.plan.models import Models
 
 SECRET = "hf_abcdefghijklmnopqrstuvwxyz123456"
 
@@ -217,3 +221,13 @@ def test_a_user_without_name_home_or_which_gets_a_line_for_each(
         monkeypatch.setenv("HOME", home)
         (cache,) = [each for each in machine.findings(needs_isolation=False) if each.name == "cache"]
         assert (cache.state, "XDG_CACHE_HOME" in cache.remedy) == ("none", True)
+
+
+def test_the_disk_that_is_needed_is_what_the_plan_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert machine._needed_disk() == machine.LEAST_DISK
+    Path("params.yaml").write_text(
+        preset_text(["arithmetic_tiny"], ROOT / "presets").replace("steps: 120", "steps: 120000")
+    )
+    params = read_params(Path("params.yaml"))
+    assert machine._needed_disk() == sum(each.bytes for each in disk_of(params, Models.of(params))) > machine.LEAST_DISK

@@ -44,7 +44,7 @@ def in_a_package_of_ones_own(folder: Path) -> list[Path]:
     for kind in Kind:
         done = run(kind, f"begun_{kind}", "--package", "lab/my_lab")
         assert done.exit_code == 0, done.exception
-        assert f"my_lab.begun_{kind}{'.' if kind == Kind.TASK else ':'}{kind.upper()}" in done.stdout
+        assert f"my_lab.begun_{kind}{'.' if kind == Kind.TASK else ':'}{PLACES[kind].attribute}" in done.stdout
         assert f"PYTHONPATH={folder / 'lab'} pytest lab/tests/test_begun_{kind}.py" in done.stdout
     check_style(folder / "lab", "--ignore", "I")  # where imports stand depends on the other repository
     return sorted((folder / "lab/tests").glob("test_*.py"))

@@ -76,6 +76,16 @@ def test_an_experiment_that_is_made_and_unchanged_is_done(made_up: Project) -> N
     assert text() == f"{made_up.name}  done  {count} of {count} stages  (params.yaml)\n"
 
 
+def test_a_report_gives_the_line_its_score(made_up: Project) -> None:
+    score = {"base": 0.504, "trained": 0.934, "difference": 0.43, "interval": "+0.384 to +0.476"}
+    path = Path("results", made_up.name, "report/metrics.json")
+    write_json(path, {"arithmetic": score, "mean reward": 0.9})
+    assert f"{made_up.name}  done  arithmetic 50.4% -> 93.4% (+0.384 to +0.476)" in text()
+    assert objects()[0]["score"] == "arithmetic 50.4% -> 93.4% (+0.384 to +0.476)"
+    path.write_text("[")
+    assert objects()[0]["score"] is None
+
+
 def test_a_changed_parameter_makes_the_stages_that_read_it_stale_and_says_why(made_up: Project) -> None:
     made_up.write_params(training={"learning_rate": 0.5})
     (found,) = objects()

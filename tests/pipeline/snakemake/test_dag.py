@@ -141,7 +141,7 @@ def test_what_a_try_has_made_is_versioned_when_its_values_are_written_into_the_f
     assert (folder / "dvc.lock").read_text() != lock
     made = clones.outputs(folder)
     (results,) = (folder / "results").glob(f"{NAME}~*")
-    assert f"results/{results.name}" in clones.run(folder, "dagrpo", "clean", "--tries")
+    assert f"results/{results.name}" in clones.run(folder, "dagrpo", "clean", "--override-runs")
     assert clones.outputs(folder) == {name: digest for name, digest in made.items() if "~" not in name}
     _is_up_to_date(folder)
 

@@ -42,7 +42,14 @@ def test_a_run_ends_with_three_commands_that_can_be_given_at_once(
     ]
 
 
-def test_an_override_run_ends_with_its_comparison() -> None:
+def test_an_override_run_ends_with_its_comparison_where_there_is_something_to_compare_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    command, _ = workflow._next_commands("mine~1a2b3c4d", 0.001)[-1]
+    assert command.endswith("snakemake --cores all target")
+    (tmp_path / "results/mine/report").mkdir(parents=True)
+    (tmp_path / "results/mine/report/summary.md").touch()
     command, _ = workflow._next_commands("mine~1a2b3c4d", 0.001)[-1]
     assert command.endswith("dagrpo compare mine mine~1a2b3c4d")
 

@@ -73,7 +73,7 @@ def disk(folder: Path, least: int = LEAST_DISK) -> Finding:
         name="disk",
         detail=f"{gib(free)} free in {folder.absolute()}, and {gib(least)} are needed",
         is_there=free >= least,
-        remedy="`dagrpo clean --tries`, or move the project to a larger disk (and UV_CACHE_DIR with it)",
+        remedy="`dagrpo clean --override-runs`, or move the project to a larger disk (and UV_CACHE_DIR with it)",
     )
 
 

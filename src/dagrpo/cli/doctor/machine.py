@@ -26,7 +26,7 @@ def findings(*, needs_isolation: bool) -> Iterator[Finding]:
     """Yield all findings, in seconds. `needs_isolation`: the experiment runs programs of the policy."""
     yield Finding(name="processors", detail=f"{len(os.sched_getaffinity(0))} that this process may use")
     yield _memory()
-    yield gpu_requirements.disk(Path.cwd(), LEAST_DISK)
+    yield gpu_requirements.disk(Path.cwd(), _needed_disk())
     yield gpu_requirements.shared_memory()
     yield replace(gpu_requirements.cache(), is_needed=False)  # runs of Snakemake take .state/cache
     yield from _gpus()
@@ -34,6 +34,20 @@ def findings(*, needs_isolation: bool) -> Iterator[Finding]:
     yield _isolation(is_needed=needs_isolation)
     yield _loopback()
     yield _port_of_ui()
+
+
+def _needed_disk() -> int:
+    """Return the bytes on disk of the experiment of params.yaml, as `dagrpo plan` says; LEAST_DISK where it says nothing."""
+    from dagrpo.config.schema import read_params
+    from dagrpo.core.errors import UserError
+    from dagrpo.pipeline.plan.disk import disk_of
+    from dagrpo.pipeline.plan.models import Models
+
+    try:
+        params = read_params(Path("params.yaml"))
+        return max(LEAST_DISK, sum(each.bytes for each in disk_of(params, Models.of(params))))
+    except UserError:  # no params.yaml, or a model that is not on this machine
+        return LEAST_DISK
 
 
 def _memory() -> Finding:

@@ -26,6 +26,7 @@ class Kind(StrEnum):
 
     TASK = "task"
     VERIFIER = "verifier"
+    REWARD = "reward"
     LOSS = "loss"
     TOOL = "tool"
 
@@ -38,6 +39,7 @@ class Place:
     tests: str  # the folder of its tests
     docs: str  # the page that describes the kind
     selected_by: str  # template of what params.yaml, or a task, says
+    attribute: str  # the plug-in's name in its module
 
 
 PLACES = {
@@ -46,21 +48,35 @@ PLACES = {
         tests="tests/data/datasets",
         docs="docs/tasks.md",
         selected_by="experiment: {{train: {name}, evaluate: [{name}], tasks: [{name}]}}",
+        attribute="TASK",
     ),
     Kind.VERIFIER: Place(
         package="dagrpo.rewards.verifiers",
         tests="tests/rewards/verifiers",
         docs="docs/rewards.md",
         selected_by='reward: {{verifier: {name}}}, or a task with verifier="{name}"',
+        attribute="VERIFIER",
+    ),
+    Kind.REWARD: Place(
+        package="dagrpo.rewards.components",
+        tests="tests/rewards/components",
+        docs="docs/rewards.md",
+        selected_by='reward: {{components: {{accuracy: {{}}, "{name}": {{weight: 0.2}}}}}}',
+        attribute="COMPONENT",
     ),
     Kind.LOSS: Place(
         package="dagrpo.algorithms.losses",
         tests="tests/algorithms",
         docs="docs/algorithms.md",
         selected_by="algorithm: {{loss: {{name: {name}}}}}",
+        attribute="LOSS",
     ),
     Kind.TOOL: Place(
-        package="dagrpo.tools", tests="tests/tools", docs="docs/tools.md", selected_by='a task with tools=("{name}",)'
+        package="dagrpo.tools",
+        tests="tests/tools",
+        docs="docs/tools.md",
+        selected_by='a task with tools=("{name}",)',
+        attribute="TOOL",
     ),
 }
 
@@ -75,7 +91,7 @@ def new(
         ),
     ] = None,
 ) -> None:
-    """Write a working task, verifier, loss or tool with its test, as a start."""
+    """Write a working task, verifier, reward component, loss or tool with its test, as a start."""
     plugin = write(kind, name, package)
     typer.echo(f"Written: {plugin.module} and {plugin.test}.")
     typer.echo(f"Selected by: {plugin.selected_by}")
@@ -114,7 +130,7 @@ def _write_here(kind: Kind, name: str) -> NewPlugin:
     _write_both(
         kind, name, f"{place.package}.{name}", {module: f"{kind}.py.j2", test: f"test_{kind}.py.j2"}, inside=True
     )
-    generate = ("dagrpo generate",) if kind in {Kind.LOSS, Kind.TOOL} else ()
+    generate = ("dagrpo generate",) if kind in {Kind.REWARD, Kind.LOSS, Kind.TOOL} else ()
     steps = (f"pytest {test}", *generate, f"describe it in {place.docs}, and where a test lists its kind by name")
     return NewPlugin(module=module, test=test, selected_by=PLACES[kind].selected_by.format(name=name), steps=steps)
 
@@ -130,7 +146,7 @@ def _write_elsewhere(kind: Kind, name: str, package: Path) -> NewPlugin:
     if not (package / "__init__.py").exists():
         write_text(package / "__init__.py", f'"""Plug-ins of {top} for dagrpo."""\n')
     separator = registry_of(kind).separator
-    path = f"{top}.{name}{separator}{kind.upper()}"
+    path = f"{top}.{name}{separator}{PLACES[kind].attribute}"
     root = package.parent.resolve()
     on_path = () if root == Path("src").resolve() else (f"export PYTHONPATH={root}  # or install the package",)
     steps = (f"PYTHONPATH={root} pytest {test}", *on_path)
@@ -157,12 +173,14 @@ def registry_of(kind: Kind) -> "Plugins[Any]":
     """Return the registry of a kind."""
     from dagrpo.algorithms.losses import LOSSES
     from dagrpo.data.task import TASKS
+    from dagrpo.rewards.components import COMPONENTS
     from dagrpo.rewards.verifiers import VERIFIERS
     from dagrpo.tools import TOOLS
 
     registries: dict[Kind, Plugins[Any]] = {
         Kind.TASK: TASKS,
         Kind.VERIFIER: VERIFIERS,
+        Kind.REWARD: COMPONENTS,
         Kind.LOSS: LOSSES,
         Kind.TOOL: TOOLS,
     }

@@ -124,6 +124,7 @@ class Status:
     experiment: str
     state: State
     is_selected: bool  # params.yaml holds it
+    score: str | None  # base and trained policy on the first task, as the report has it; None without a report
     made: int  # stages
     expected: int | None  # stages of the whole experiment; None: params.yaml does not hold it
     rollout_bytes: int  # on disk, of all seeds; a file of an output and of a state counts once
@@ -180,6 +181,7 @@ def _status(name: str, today: Today, changes: Changes, failures: Sequence[Failur
         experiment=name,
         state=_state(runner is not None, failures, bool(stale or damaged), is_complete),
         is_selected=is_selected,
+        score=_score(name),
         made=len(current),
         expected=None if jobs is None else len(jobs),
         rollout_bytes=_rollout_bytes(name),
@@ -189,6 +191,23 @@ def _status(name: str, today: Today, changes: Changes, failures: Sequence[Failur
         damaged=tuple(damaged),
         failures=tuple(failures),
     )
+
+
+def _score(experiment: str) -> str | None:
+    """Return the report's first line, such as "arithmetic 50.4% -> 93.4% (+0.384 to +0.476)"; None without a report."""
+    try:
+        tasks = read_object(RESULTS / experiment / "report/metrics.json")
+        task, score = next((task, score) for task, score in tasks.items() if isinstance(score, dict))
+        return f"{task} {score['base']:.1%} -> {score['trained']:.1%} ({score['interval']})"
+    except (
+        OSError,
+        UserError,
+        StopIteration,
+        KeyError,
+        TypeError,
+        ValueError,
+    ):  # there is no report, or it is of another form
+        return None
 
 
 def _rollout_bytes(experiment: str) -> int:

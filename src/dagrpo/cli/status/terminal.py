@@ -34,6 +34,7 @@ def _lines(status: Status) -> Iterator[Text]:
     line = Text.assemble(
         (one_line(status.experiment, LONGEST_NAME), "bold"), "  ", (status.state.value, STYLES[status.state])
     )
+    line.append(f"  {one_line(status.score, LONGEST_CHANGE)}" if status.score else "")
     line.append(f"  {_stages(status)}", style="dim")
     if status.rollout_bytes >= LEAST_SIZE:
         line.append(f", {size(status.rollout_bytes)} of rollouts", style="dim")

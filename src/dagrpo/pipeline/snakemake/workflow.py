@@ -425,9 +425,11 @@ def _next_commands(experiment: str, learning_rate: float) -> list[tuple[str, str
     programs = ".venv/bin/" if "MAKELEVEL" in os.environ else ""
     name, overridden, _ = experiment.partition(TRY)
     vary = f"{programs}snakemake {_how_it_runs()} target --config training__learning_rate={learning_rate / 2:g}"
-    compare = f"{programs}dagrpo compare {name} {experiment}"
+    compare = (f"{programs}dagrpo compare {name} {experiment}", "which one is better, by how much")
+    if overridden and not (Path("results") / name / "report/summary.md").exists():
+        compare = (f"{programs}snakemake {_how_it_runs()} target", "the experiment of params.yaml, to compare with")
     return [
         (f"{programs}dagrpo show {experiment}", "the best and the worst completions of the last step"),
         (f"{programs}dagrpo ui", "the curves of all runs, in MLflow"),
-        (compare, "which one is better, by how much") if overridden else (vary, "the same at half the learning rate"),
+        compare if overridden else (vary, "the same at half the learning rate"),
     ]
