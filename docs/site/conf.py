@@ -23,7 +23,6 @@ root_doc = "README"
 source_suffix = {".md": "markdown", ".ipynb": "markdown"}
 include_patterns = [
     "README.md",
-    "SECURITY.md",
     "CHANGES.md",
     "docs/*.md",
     "docs/*.ipynb",
@@ -57,7 +56,7 @@ NAVIGATION = {
     "Extend": [f"docs/{name}" for name in ("extending", "tasks", "rewards", "algorithms", "agents", "tools", "chat_formats", "vision")],
     "Look up": [
         *(f"docs/{name}" for name in ("parameters", "scripts", "backends", "site/api", "sandbox", "benchmarks", "glossary")),
-        "SECURITY",
+        "docs/SECURITY",
         "CHANGES",
     ],
 }  # fmt: skip

@@ -1,7 +1,7 @@
 """Render models' chat templates as transformers does, within limits of characters.
 
 A template is a program that came with a model. Jinja's sandbox keeps it from files and from Python's attributes; it does not
-bound time or memory (SECURITY.md). The environment is built from Jinja alone, and gives the same text as transformers, whose
+bound time or memory (docs/SECURITY.md). The environment is built from Jinja alone, and gives the same text as transformers, whose
 import takes two seconds that every stage with a model would pay.
 """
 
