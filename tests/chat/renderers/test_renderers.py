@@ -1,5 +1,7 @@
 """Families with framing of their own, by the library renderers: its results in our records, and nothing let through."""
 
+import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
@@ -10,7 +12,7 @@ from tests.chat.tool_calls.tools import TOOLS
 from transformers import PreTrainedTokenizerBase
 
 from dagrpo.chat.formats.family_format import family_names
-from dagrpo.chat.renderers import CHATS, ChatFormat
+from dagrpo.chat.renderers import CHATS, ChatFormat, ParsedCall
 from dagrpo.chat.renderers.renderers import Family
 from dagrpo.core.errors import UserError
 from dagrpo.models.tokenizer import character_tokenizer
@@ -139,3 +141,136 @@ def test_what_went_on_after_its_end_begins_a_new_sample(kimi: PreTrainedTokenize
     chat = bound(kimi, "kimi-k2")
     written = encoded(kimi, "6<|im_end|>and more")
     assert chat.extension(chat.prompt([QUESTION], TOOLS)[1], written, [RESULT], TOOLS) is None
+
+
+THINKING = ("<think>", "</think>", "<tool_call>", "</tool_call>")
+RESPONSE = ("<tool_response>", "</tool_response>")
+CHATML = (
+    "<|im_start|>",
+    "<|im_end|>",
+    "<|endoftext|>",
+    "<|vision_start|>",
+    "<|vision_end|>",
+    "<|image_pad|>",
+    "<|video_pad|>",
+)
+PAIRS = ("<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>")
+GLM = ("[gMASK]", "<sop>", "<|system|>", "<|observation|>", "<|endoftext|>", *THINKING, *RESPONSE, *PAIRS)
+MARKERS: dict[str, tuple[str, ...]] = {
+    "qwen3.5": (*CHATML, *THINKING, *RESPONSE),
+    "nemotron-3": (*CHATML, *THINKING, *RESPONSE),
+    "glm-4.5": GLM,
+    "glm-5": GLM,
+    "laguna-xs.2": ("〈|EOS|〉", "<assistant>", "</assistant>", *THINKING),
+    "minimax-m2": ("]~!b[", "]~b]", "[e~[", "<think>", "</think>", "<minimax:tool_call>", "</minimax:tool_call>"),
+}
+# What the template writes around calls, around one, and around its name, a key and its value.
+IN_TAGS = ("{}", "<tool_call>\n<function=run>\n{}</function>\n</tool_call>", "<parameter={}>\n{}\n</parameter>\n")
+IN_PAIRS = ("{}", "<tool_call>run\n{}</tool_call>", "<arg_key>{}</arg_key>\n<arg_value>{}</arg_value>\n")
+WRITTEN: dict[str, tuple[str, str, str]] = {
+    "qwen3.5": IN_TAGS,
+    "nemotron-3": IN_TAGS,
+    "glm-4.5": IN_PAIRS,
+    "glm-5": ("{}", "<tool_call>run{}</tool_call>", "<arg_key>{}</arg_key><arg_value>{}</arg_value>"),
+    "laguna-xs.2": IN_PAIRS,
+    "minimax-m2": (
+        "<minimax:tool_call>\n{}</minimax:tool_call>",
+        '<invoke name="run">\n{}</invoke>\n',
+        '<parameter name="{}">{}</parameter>\n',
+    ),
+}
+TYPES: dict[str, Any] = {
+    "text": {"type": "string"},
+    "count": {"type": "integer"},
+    "either": {"type": ["string", "null"]},
+    "any_of": {"anyOf": [{"type": "integer"}, {"type": "null"}]},
+    "one": {"enum": ["a", "b"]},
+    "untyped": {},
+    "items": {"type": "array"},
+    "switch": {"type": "boolean"},
+}
+TYPED = (
+    {
+        "type": "function",
+        "function": {
+            "name": "run",
+            "description": "Runs.",
+            "parameters": {"type": "object", "properties": TYPES, "additionalProperties": False},
+        },
+    },
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tagged:
+    """A family that writes arguments between tags, with a byte tokenizer that knows its markers."""
+
+    family: str
+    tokenizer: PreTrainedTokenizerBase
+
+    def parsed(self, *calls: dict[str, Any], old: str = "", new: str = "") -> tuple[ParsedCall, ...]:
+        """What comes of calls as the family writes them, with a change of their text."""
+        around, call, argument = WRITTEN[self.family]
+        written = (
+            (
+                argument.format(key, value if isinstance(value, str) else json.dumps(value))
+                for key, value in each.items()
+            )
+            for each in calls
+        )
+        text = around.format("".join(call.format("".join(each)) for each in written))
+        assert old in text
+        chat = bound(self.tokenizer, self.family)
+        shown, prompt = chat.prompt([QUESTION], TYPED)
+        thought = "So.</think>" if shown.rstrip().endswith("<think>") else ""
+        answer = chat.parse(prompt, encoded(self.tokenizer, thought + text.replace(old, new, 1)), TYPED)
+        assert answer.dropped_calls == 0
+        return answer.calls
+
+
+@pytest.fixture(scope="module", params=MARKERS)
+def tagged(request: pytest.FixtureRequest) -> Tagged:
+    tokenizer = character_tokenizer(4096)
+    tokenizer.add_special_tokens({"extra_special_tokens": list(MARKERS[request.param])})
+    return Tagged(family=request.param, tokenizer=tokenizer)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"text": "  if x:\n    y = 1\n"},
+        {"text": "\n\n a \n\n"},
+        {"text": "5", "count": 5},
+        {"text": "true", "either": "Paris", "switch": True},
+        {"either": "[1, 2]", "untyped": "[1, 2]"},
+        {"either": None, "any_of": None},
+        {"any_of": 7, "one": "b", "items": [1, {"a": " "}]},
+        {},
+    ],
+)
+def test_arguments_between_tags_come_back_as_they_are(tagged: Tagged, arguments: dict[str, Any]) -> None:
+    calls = tagged.parsed(arguments, {"text": "another "}, {"count": 3})
+    assert [(call.status, call.arguments) for call in calls] == [
+        ("ok", arguments),
+        ("ok", {"text": "another "}),
+        ("ok", {"count": 3}),
+    ]
+
+
+@pytest.mark.parametrize("value", ["many", "5.5", "[", "1e999"])
+def test_a_value_of_another_type_than_its_schema_s_is_a_wrong_argument(tagged: Tagged, value: str) -> None:
+    (call,) = tagged.parsed({"count": 77}, old="77", new=value)
+    assert (call.status, call.name) == ("wrong_arguments", "run")
+    assert "count" in call.fault
+
+
+def test_an_argument_that_is_not_closed_swallows_no_other(tagged: Tagged) -> None:
+    closing = "</parameter>" if "</parameter>" in WRITTEN[tagged.family][2] else "</arg_value>"
+    end = "\n" if tagged.family in ("qwen3.5", "nemotron-3") else ""
+    (call,) = tagged.parsed({"text": "77", "either": "b"}, old=f"77{end}{closing}", new="77")
+    assert call.status == "undecodable"
+
+
+def test_an_argument_that_is_there_twice_is_undecodable(tagged: Tagged) -> None:
+    (call,) = tagged.parsed({"text": "77", "untyped": "b"}, old="untyped", new="text")
+    assert call.status == "undecodable"

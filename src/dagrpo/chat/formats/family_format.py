@@ -5,7 +5,8 @@ which the library would silently choose one that parses no calls.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, get_args
 
@@ -17,8 +18,10 @@ from dagrpo.chat.formats.text import QUESTION, RESULT
 from dagrpo.chat.formats.tokens import Tokens, any_of
 from dagrpo.chat.renderers import Message, ParsedAnswer, ParsedCall, ToolSchema
 from dagrpo.chat.rendering import completion_text
-from dagrpo.chat.tool_calls import Attempt, Status, call_id, schemas_of
+from dagrpo.chat.tool_calls import Attempt, Schemas, Status, call_id, schemas_of
 from dagrpo.chat.tool_calls.checks import checked
+from dagrpo.chat.tool_calls.families import qwen3_coder
+from dagrpo.chat.tool_calls.marked import Broken
 from dagrpo.core.errors import UserError
 
 OPENINGS = ("<tool_call>", "<|tool_call_begin|>", "<｜tool▁call▁begin｜>", "<|tool_call>", "<minimax:tool_call>")
@@ -32,6 +35,14 @@ STATUSES: Mapping[str, tuple[Status, str]] = {
     "unknown_tool": ("ok", ""),  # reported by the schema check, as everywhere
 }
 
+# Families whose arguments are text between tags. The library drops white space there, and text of most types: they are read here.
+LIKE_QWEN3_CODER = ("nemotron", "prime-qwen3", "qwen3.")
+IN_PAIRS = ("glm", "hy3", "laguna", "minimax")
+_INVOKE = re.compile(r"<invoke name=.*?</invoke>", re.DOTALL)
+_OPENING = re.compile(
+    r'<parameter name="(?P<name>[^"]{1,200})">|<arg_key(?::\w+)?>(?P<key>[^<]{1,200})</arg_key(?::\w+)?>\s*<arg_value(?::\w+)?>'
+)
+
 
 def family_format(tokenizer: PreTrainedTokenizerBase, family: str, options: Mapping[str, Any]) -> "FamilyFormat":
     """Return the family's format. Raises UserError if the family lacks an option, or the tokenizer is of another family."""
@@ -43,7 +54,10 @@ def family_format(tokenizer: PreTrainedTokenizerBase, family: str, options: Mapp
             f"({type(error).__name__}: {str(error)[:300]}): correct rollout.chat.family or rollout.chat.options. gpt-oss "
             "needs the vocabulary file of openai-harmony besides, in the folder TIKTOKEN_ENCODINGS_BASE."
         ) from error
-    return FamilyFormat(tokenizer, renderer, named_ids=family.startswith("kimi"))
+    read = (
+        _like_qwen3_coder if family.startswith(LIKE_QWEN3_CODER) else _in_pairs if family.startswith(IN_PAIRS) else None
+    )
+    return FamilyFormat(tokenizer, renderer, named_ids=family.startswith("kimi"), read_tags=read)
 
 
 def family_names() -> list[str]:
@@ -62,10 +76,18 @@ def _config(family: str, options: Mapping[str, Any]) -> RendererConfig:
 class FamilyFormat:
     """ChatFormat by one renderer."""
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, renderer: Renderer, *, named_ids: bool = False) -> None:
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        renderer: Renderer,
+        *,
+        named_ids: bool = False,
+        read_tags: Callable[[Attempt, str, Schemas], Attempt] | None = None,
+    ) -> None:
         self._tokenizer = tokenizer
         self._renderer = renderer
         self._named_ids = named_ids  # Kimi writes a call's id in place of its name
+        self._read_tags = read_tags
         self._tokens = Tokens(tokenizer)
         vocabulary = tokenizer.get_added_vocab()
         self._openings = [vocabulary[opening] for opening in OPENINGS if opening in vocabulary]
@@ -105,7 +127,7 @@ class FamilyFormat:
         """Parse a completion with the renderer and check each call against its tool's schema."""
         try:
             parsed = self._renderer.parse_response(list(completion), tools=list(tools) or None, prompt_ids=list(prompt))
-            calls = tuple(self._call(call, len(completion), tools) for call in parsed.tool_calls)
+            calls = tuple(self._call(*each, len(completion), tools) for each in _with_texts(parsed.tool_calls))
         except Exception as error:  # noqa: BLE001  # untrusted output: the library lets RecursionError and others through
             return self._unreadable(completion, error)
         return ParsedAnswer(
@@ -168,12 +190,15 @@ class FamilyFormat:
     def _id(self, name: str, position: int) -> str:
         return f"functions.{name}:{position}" if self._named_ids else call_id(position)
 
-    def _call(self, call: ParsedToolCall, length: int, tools: Sequence[ToolSchema]) -> ParsedCall:
+    def _call(self, call: ParsedToolCall, text: str, length: int, tools: Sequence[ToolSchema]) -> ParsedCall:
         status, fault = STATUSES[call.status.value]
         start, end = call.token_span or (0, length)
         attempt = Attempt(start=start, end=end, name=call.name or "", arguments={}, status=status, fault=fault)
-        if status == "ok":
-            attempt = checked(_with_arguments(attempt, call.arguments), schemas_of(tools))
+        schemas = schemas_of(tools)
+        if self._read_tags is not None and call.status.value in ("ok", "unknown_tool", "invalid_json"):
+            attempt = checked(self._read_tags(attempt, text, schemas), schemas)
+        elif status == "ok":
+            attempt = checked(_with_arguments(attempt, call.arguments), schemas)
         return ParsedCall(
             name=attempt.name,
             arguments=attempt.arguments or {},
@@ -198,6 +223,48 @@ class FamilyFormat:
 
 def _calls(message: Message) -> Sequence[Mapping[str, Any]]:
     return message.get("tool_calls") or ()
+
+
+def _with_texts(calls: Sequence[ParsedToolCall]) -> Iterator[tuple[ParsedToolCall, str]]:
+    """Yield each call with its own text: those of one block of MiniMax all have the block's."""
+    blocks: dict[object, Iterator[str]] = {}
+    for call in calls:
+        if call.token_span not in blocks:
+            blocks[call.token_span] = iter(_INVOKE.findall(call.raw))
+        yield call, next(blocks[call.token_span], call.raw)
+
+
+def _like_qwen3_coder(attempt: Attempt, text: str, schemas: Schemas) -> Attempt:
+    """Return the attempt as `qwen3_coder` reads it."""
+    own = next(iter(qwen3_coder.read(f"{qwen3_coder.OPENING}{text}{qwen3_coder.CLOSING}", schemas)))
+    return replace(own, start=attempt.start, end=attempt.end)
+
+
+def _in_pairs(attempt: Attempt, text: str, schemas: Schemas) -> Attempt:
+    """Return the attempt with the arguments of its text, which stand in pairs of name and value."""
+    try:
+        written = _written(text)
+    except Broken as broken:
+        return replace(attempt, status=broken.status, fault=broken.fault)
+    schema = schemas.get(attempt.name, {})
+    arguments = {key: qwen3_coder.typed(value, key, schema) for key, value in written.items()}
+    return replace(attempt, status="ok", fault="", arguments=arguments)
+
+
+def _written(text: str) -> dict[str, str]:
+    """Return the arguments as written, white space included. Raises Broken if one is not closed, or there twice."""
+    values: dict[str, str] = {}
+    end = 0
+    while opening := _OPENING.search(text, end):
+        key = opening["name"] or opening["key"].strip()
+        closing = "</parameter>" if opening["name"] else "</arg_value"
+        end = text.find(closing, opening.end())
+        if end < 0 or _OPENING.search(text, opening.end(), end):
+            raise Broken("undecodable", f"The argument {key} is not closed with {closing.rstrip('>')}>.")
+        if key in values:
+            raise Broken("undecodable", f"The argument {key} is there twice.")
+        values[key] = text[opening.end() : end]
+    return values
 
 
 def _with_arguments(attempt: Attempt, arguments: object) -> Attempt:

@@ -59,7 +59,7 @@ def _body(text: str, start: int, schemas: Schemas) -> Body:
             raise Broken("undecodable", f"The parameter {parameter[1][:100]} is not closed with </parameter>.", name)
         if parameter[1] in arguments:  # which also bounds the checks to the schema's own parameters
             raise Broken("undecodable", f"The parameter {parameter[1][:100]} is there twice.", name)
-        arguments[parameter[1]] = _typed(value, parameter[1], schema)
+        arguments[parameter[1]] = typed(value, parameter[1], schema)
         end = close.end()
     close = _FUNCTION_END.match(text, end)
     if close is None:
@@ -67,7 +67,7 @@ def _body(text: str, start: int, schemas: Schemas) -> Body:
     return Body(name=name, arguments=arguments, end=close.end())
 
 
-def _typed(value: str, name: str, schema: Mapping[str, Any]) -> Any:
+def typed(value: str, name: str, schema: Mapping[str, Any]) -> Any:
     """Return null where the tool's schema takes it, else the text where it takes that, else the parsed value.
 
     The template writes true, false and null as Python does. The schema check then reports a value that fits in no form.
