@@ -104,6 +104,9 @@ def _parts(plan: "Plan") -> Iterator[RenderableType]:
     if plan.times:
         yield Text()
         yield _times(plan.times)
+    if len(plan.placements) > 1:
+        ways = "; ".join(f"{name}: {duration(seconds)}" for name, seconds in plan.placements.items())
+        yield Text(f"A step of training with trainer and servers {ways}.")
     yield Text()
     yield from _disk(plan.disk, plan.free)
     if plan.last is not None:

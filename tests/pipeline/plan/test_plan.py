@@ -22,7 +22,7 @@ from dagrpo.pipeline.plan.amounts import GIBIBYTE
 from dagrpo.pipeline.plan.machine import Machine, machine_for
 from dagrpo.pipeline.plan.measured import Measured, measured
 from dagrpo.pipeline.plan.models import Models
-from dagrpo.pipeline.plan.outcome import Plan, minutes_on, plan_of
+from dagrpo.pipeline.plan.outcome import APART, TOGETHER, Plan, minutes_on, plan_of
 from dagrpo.pipeline.plan.rates import Speed, speed_of
 from dagrpo.pipeline.plan.remedy import fullest, remedy_for
 from dagrpo.pipeline.plan.sequences import usual_prompt
@@ -415,6 +415,23 @@ def test_the_minutes_of_a_stage_are_those_of_one_of_its_runs_on_the_slowest_gpu(
     assert minutes_on(params, ["h100", "tesla"]) == {}
     other = qwen3({"model": {"repository": "Qwen/Other", "revision": REVISION}})
     assert minutes_on(other, ["h100"]) == {}
+
+
+def test_several_gpus_are_planned_in_turns_and_with_servers_on_some_of_them(project: Path) -> None:
+    """Both ways are the same whichever of them an experiment has; one that cannot be divided, or is one GPU, has none."""
+    machine = machine_for("H100", None)
+    away = {"rollout": {"deterministic": False}, "training": {"prompts_per_step": 32, "samples_per_prompt": 8}}
+
+    def placed(processes: int, servers: int, *, own_gpus: bool) -> Mapping[str, float]:
+        engine = {"replicas": servers, "own_gpus": own_gpus, "release_memory": not own_gpus}
+        runtime = {"engine": engine, "training": {"processes": processes, "micro_batch_size": 4}}
+        staleness = {"training": {"staleness": int(own_gpus)}}
+        return plan_of(qwen3(LONG, away, {"runtime": runtime}, staleness), machine).placements
+
+    together, apart = placed(4, 4, own_gpus=False), placed(2, 2, own_gpus=True)
+    assert together.keys() == {TOGETHER, APART}
+    assert together == pytest.approx(apart)
+    assert placed(1, 1, own_gpus=False) == {}
 
 
 def test_a_misspelt_name_gets_the_nearest_of_presets_and_of_the_experiment_that_is_there(project: Path) -> None:

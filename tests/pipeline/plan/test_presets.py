@@ -8,6 +8,8 @@ from benchmarks.gpu.presets import CARDS, FITTING, PRESETS, planned, published_r
 from dagrpo.config.presets import composed, experiments, hardware_in
 from dagrpo.pipeline.plan.machine import machine_for
 from dagrpo.pipeline.plan.models import Models
+from dagrpo.pipeline.plan.outcome import TOGETHER, placements
+from dagrpo.pipeline.plan.rates import speed_of
 from dagrpo.pipeline.plan.remedy import fullest, refusal
 
 ROOT = Path(__file__).parents[3]
@@ -48,6 +50,19 @@ def test_an_experiment_with_a_published_model_fits_the_hardware_that_it_uses(nam
     pixels = params.model.max_pixels
     shapes = Models(policy=shape_of(model, folder), pixels=pixels)
     assert refusal(params, shapes, machine_for("H200", None)) is None
+
+
+@pytest.mark.parametrize("task", [("gsm8k", "grpo"), ("dapo_math", "dapo")])
+@pytest.mark.parametrize(
+    ("model", "hardware"), [("qwen2_5_7b", "h100_x8"), ("qwen3_8b", "a100_x4"), ("qwen3_4b", "l40s_x4")]
+)
+def test_four_gpus_and_more_ship_the_faster_placement(
+    model: str, hardware: str, task: tuple[str, str], folder: Path
+) -> None:
+    params, shapes, machine = planned([model, *task, hardware], folder)
+    seconds = placements(params, shapes, machine, speed_of(machine, params))
+    assert not params.runtime.engine.own_gpus
+    assert seconds[TOGETHER] == min(seconds.values())
 
 
 @pytest.mark.nightly

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import psutil
 
-from dagrpo.config.schema import Params
+from dagrpo.config.overlay import merged
+from dagrpo.config.schema import Params, parse
 from dagrpo.core.errors import UserError
 from dagrpo.pipeline.plan.amounts import Item, size
 from dagrpo.pipeline.plan.disk import disk_note, disk_of
@@ -16,9 +17,9 @@ from dagrpo.pipeline.plan.measured import Measured, measured
 from dagrpo.pipeline.plan.memory import SERVER, SYNC, StageMemory, stages
 from dagrpo.pipeline.plan.models import Models
 from dagrpo.pipeline.plan.rates import Speed, speed_of
-from dagrpo.pipeline.plan.remedy import advice, refusal
+from dagrpo.pipeline.plan.remedy import advice, fits, refusal
 from dagrpo.pipeline.plan.sequences import Lengths
-from dagrpo.pipeline.plan.times import LEFT_OUT, StageSeconds, seconds_of_stages
+from dagrpo.pipeline.plan.times import LEFT_OUT, TRAIN, StageSeconds, seconds_of_stages
 from dagrpo.pipeline.plan.training import of_train, trains_itself
 from dagrpo.utils.console import duration
 from dagrpo.utils.cpu_dtypes import warning
@@ -27,6 +28,7 @@ from dagrpo.utils.gpu_specs import gpu_named, kind_of
 NETWORK = 50e9  # bytes per second
 NEARLY_ALL = 0.9  # of a device's memory: beyond that, what the formulas leave out may not fit
 LONGEST_BY_LIKELY = 3  # the longest completion by a likely one: GSM8K has about 300 tokens where 1,024 are allowed
+TOGETHER, APART = "on the same GPUs, in turns", "servers with own_gpus, staleness 1"
 SHOWN_OF_LAST = 4  # stages of the last run that are named
 
 
@@ -47,6 +49,9 @@ class Plan:
     free: int  # bytes of the project's disk
     last: str | None  # a sentence on what the experiment has taken the last time; None: not on record here
     basis: tuple[str, ...]  # sentences on where the times come from
+    placements: dict[
+        str, float
+    ]  # seconds of a training step by placement of trainer and servers, with the longest completions
     notes: tuple[str, ...]  # sentences on what may go otherwise
     refusal: str | None  # why it cannot fit, and what to change; None: it may
 
@@ -76,6 +81,7 @@ def plan_of(params: Params, machine: Machine, *, online: bool = False, answer: i
         free=free,
         last=_last(earlier),
         basis=tuple(_basis(speed, earlier, times)),
+        placements=placements(params, models, machine, speed),
         notes=(*_notes(params, models, machine, needed), *filter(None, [disk_note(disk, free)])),
         refusal=refusal(params, models, machine),
     )
@@ -93,6 +99,42 @@ def minutes_on(params: Params, gpus: Sequence[str]) -> dict[str, float]:
         return {each.stage: each.seconds / each.runs / 60 for each in times if each.seconds is not None}
     except UserError:
         return {}
+
+
+def placements(params: Params, models: Models, machine: Machine, speed: Speed | None) -> dict[str, float]:
+    """Return the seconds of a training step by placement of trainer and servers on the same GPUs; {} for one GPU, or several nodes.
+
+    With GPUs of their own servers sample a step ahead (training.staleness: 1); of the ways to divide the GPUs the fastest that fits counts.
+    """
+    runtime, engine = params.runtime, params.runtime.engine
+    number = runtime.training.processes + (engine.gpus if engine.own_gpus else 0)
+    known = speed is not None and machine.on_gpu and trains_itself(params)
+    if not known or number == 1 or runtime.nodes > 1 or engine.serves_elsewhere or engine.tensor_parallel > 1:
+        return {}
+    ways = {
+        TOGETHER: [_placed(params, number, number, own_gpus=False)],
+        APART: [_placed(params, count, number - count, own_gpus=True) for count in range(1, number)],
+    }
+    seconds = {
+        name: [_step_seconds(each, models, speed) for each in some if each and fits(each, models, machine)]
+        for name, some in ways.items()
+    }
+    return {name: min(each) for name, each in seconds.items() if each}
+
+
+def _placed(params: Params, training: int, servers: int, *, own_gpus: bool) -> Params | None:
+    """Return the parameters with that many processes and servers; None if they do not go together."""
+    engine = {"replicas": servers, "own_gpus": own_gpus, "release_memory": not own_gpus}
+    sections = {"engine": engine, "training": {"processes": training}, "sft": {"processes": training}}
+    try:
+        return parse(merged(params.model_dump(), {"runtime": sections, "training": {"staleness": int(own_gpus)}}))
+    except UserError:
+        return None
+
+
+def _step_seconds(params: Params, models: Models, speed: Speed | None) -> float:
+    stages_seconds = seconds_of_stages(params, models, speed, Measured())
+    return sum(next(each for each in stages_seconds if each.stage == TRAIN).of_a_step.values())
 
 
 def _shorter(params: Params, answer: int | None) -> Params:

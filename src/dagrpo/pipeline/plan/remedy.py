@@ -41,6 +41,11 @@ def fullest(params: Params, models: Models, machine: Machine) -> StageMemory:
     return max(stages(params, models, on_gpu=machine.on_gpu, memory=machine.memory), key=lambda stage: stage.total)
 
 
+def fits(params: Params, models: Models, machine: Machine) -> bool:
+    """Return True if every stage fits into the memory of a device."""
+    return fullest(params, models, machine).total <= machine.memory
+
+
 def refusal(params: Params, models: Models, machine: Machine) -> str | None:
     """Return in one sentence why an experiment cannot run or fit, and what to change; None if it may run."""
     runtime = params.runtime
