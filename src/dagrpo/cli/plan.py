@@ -109,9 +109,6 @@ def _parts(plan: "Plan") -> Iterator[RenderableType]:
         yield Text(f"A step of training with trainer and servers {ways}.")
     yield Text()
     yield from _disk(plan.disk, plan.free)
-    if plan.last is not None:
-        yield Text()
-        yield Text(plan.last)
     yield Text()
     yield from (Text(sentence, style="dim") for sentence in plan.basis)
     yield from (Text(sentence, style="yellow") for sentence in plan.notes)

@@ -29,7 +29,7 @@ from dagrpo.pipeline.plan.sequences import usual_prompt
 from dagrpo.pipeline.plan.times import StageSeconds, seconds_of_stages
 from dagrpo.pipeline.stages import all_stages
 from dagrpo.utils.console import plain_console
-from dagrpo.utils.files import read_json, sha256_of, write_json
+from dagrpo.utils.files import sha256_of
 from dagrpo.utils.gpu_specs import gpu_named
 from dagrpo.utils.run_info import Account, write_account
 from dagrpo.utils.timings import write_times
@@ -232,28 +232,6 @@ def test_this_machine_is_timed(project: Path, quick: None) -> None:
     assert min(found.update, found.fine_tuning, found.sampling, found.bandwidth, found.write, found.digest) > 0
     assert found.cores
     assert "in bfloat16 by 2 threads) for training; the server with runtime.engine.threads 2" in found.basis
-
-
-@pytest.mark.nightly
-def test_what_the_last_run_took_is_told_whatever_its_parameters_were(project: Path, quick: None) -> None:
-    params = params_with()
-    logs = Path("logs", params.experiment.name, "seed_0")
-    logs.mkdir(parents=True)
-    _trained_here(params)
-    provenance = Path("results", params.experiment.name, "runs/seed_0/rollouts/provenance.json")
-    write_account(logs / "train.log", provenance, _taken(372.0), {})
-    other = params_with({"rollout": {"max_new_tokens": 10}})
-    here = Machine(name="this machine's CPU", memory=64 * GIBIBYTE, on_gpu=False, is_here=True)
-    assert plan_of(other, here).last is None, "the report is not there yet: the run is still going on"
-    report = Path("results", params.experiment.name, "report/provenance.json")
-    report.parent.mkdir()
-    write_json(report, read_json(provenance) | {"stage": "report", "seed": None})
-    told = plan_of(other, here)
-    assert told.last == (
-        "The last run of this experiment took 6 min, all stages one after the other; time and peak of their processes: train 6 min and "
-        "3.0 MiB."
-    )
-    assert plan_of(other, machine_for("H100", None)).last is None
 
 
 def _taken(seconds: float) -> Account:

@@ -1,7 +1,6 @@
 """Recorded times of an experiment's stages, which replace estimates.
 
-A stage counts if it has read the parameters that it would read today; the number of training steps may differ. Only `Measured.last`
-includes all stages, whatever they have read.
+A stage counts if it has read the parameters that it would read today; the number of training steps may differ.
 """
 
 from collections import defaultdict
@@ -16,7 +15,7 @@ from dagrpo.core.errors import UserError
 from dagrpo.pipeline.changes.executions import ExecutionRecord, read_record
 from dagrpo.pipeline.job_files import own_params
 from dagrpo.pipeline.stages import all_stages, train
-from dagrpo.utils.provenance import PROVENANCE, provenances_of
+from dagrpo.utils.provenance import provenances_of
 from dagrpo.utils.run_info import read_accounts
 from dagrpo.utils.timings import GROUP, SECONDS, read_times, step_seconds
 
@@ -31,11 +30,6 @@ class Measured:
     steps: Mapping[str, float] = field(default_factory=dict)  # mean seconds of a training step, by part
     number: int = 0  # of the steps that these are means of
     beside_steps: float | None = None  # mean seconds of a training run that are no step's: starting, loading, saving
-    # Of the last run, whatever its parameters were, by stage; empty until all stages have run.
-    last: Mapping[str, float] = field(default_factory=dict)  # seconds
-    memory: Mapping[str, int] = field(
-        default_factory=dict
-    )  # bytes: the peak of a stage's own process, mapped files included
 
 
 def measured(params: Params) -> Measured:
@@ -43,20 +37,12 @@ def measured(params: Params) -> Measured:
     name = params.experiment.name
     records = {path: each for path in provenances_of(name) if (each := _record(path)) is not None}
     current = {path: each for path, each in records.items() if _is_the_same(params, each)}
-    report = RESULTS / name / "report" / PROVENANCE  # the last stage: without it, a run has not come to its end
-    accounts = read_accounts(LOGS / name, list(records))
-    last, memory = defaultdict[str, float](float), defaultdict[str, int](int)
     seconds_by_stage, beside = defaultdict[str, list[float]](list), list[float]()
-    for path, account in accounts.items():
-        if account.is_taken_over:
-            continue
-        stage = account.stage
-        last[stage] += account.seconds
-        memory[stage] = max(memory[stage], account.memory)
-        if path in current and stage == TRAIN and account.seed is not None:
+    for account in read_accounts(LOGS / name, list(current)).values():
+        if account.stage == TRAIN and account.seed is not None and not account.is_taken_over:
             beside.append(account.seconds - sum(map(step_seconds, _steps(name, account.seed))))
-        elif path in current:
-            seconds_by_stage[stage].append(account.seconds)
+        elif not account.is_taken_over:
+            seconds_by_stage[account.stage].append(account.seconds)
     seeds = sorted({each.seed for each in current.values() if each.stage == TRAIN and each.seed is not None})
     steps = [step for seed in seeds for step in _after_the_first(_steps(name, seed))]
     # One that was resumed has taken steps before; where they are few, this is too little.
@@ -66,8 +52,6 @@ def measured(params: Params) -> Measured:
         steps=_means(steps),
         number=len(steps),
         beside_steps=mean(whole) if whole else None,
-        last=last if report in records else {},
-        memory=memory if report in records else {},
     )
 
 

@@ -29,7 +29,6 @@ NETWORK = 50e9  # bytes per second
 NEARLY_ALL = 0.9  # of a device's memory: beyond that, what the formulas leave out may not fit
 LONGEST_BY_LIKELY = 3  # the longest completion by a likely one: GSM8K has about 300 tokens where 1,024 are allowed
 TOGETHER, APART = "on the same GPUs, in turns", "servers with own_gpus, staleness 1"
-SHOWN_OF_LAST = 4  # stages of the last run that are named
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +46,6 @@ class Plan:
     longest: float | None  # the same with every completion as long as it may be
     disk: tuple[Item, ...]
     free: int  # bytes of the project's disk
-    last: str | None  # a sentence on what the experiment has taken the last time; None: not on record here
     basis: tuple[str, ...]  # sentences on where the times come from
     placements: dict[
         str, float
@@ -79,7 +77,6 @@ def plan_of(params: Params, machine: Machine, *, online: bool = False, answer: i
         longest=_all_seconds(times),
         disk=disk,
         free=free,
-        last=_last(earlier),
         basis=tuple(_basis(speed, earlier, times)),
         placements=placements(params, models, machine, speed),
         notes=(*_notes(params, models, machine, needed), *filter(None, [disk_note(disk, free)])),
@@ -104,7 +101,7 @@ def minutes_on(params: Params, gpus: Sequence[str]) -> dict[str, float]:
 def placements(params: Params, models: Models, machine: Machine, speed: Speed | None) -> dict[str, float]:
     """Return the seconds of a training step by placement of trainer and servers on the same GPUs; {} for one GPU, or several nodes.
 
-    With GPUs of their own servers sample a step ahead (training.staleness: 1); of the ways to divide the GPUs the fastest that fits counts.
+    Servers on other GPUs sample a step ahead (training.staleness: 1); of the ways to divide the GPUs the fastest that fits counts.
     """
     runtime, engine = params.runtime, params.runtime.engine
     number = runtime.training.processes + (engine.gpus if engine.own_gpus else 0)
@@ -169,17 +166,6 @@ def _basis(speed: Speed | None, earlier: Measured, times: tuple[StageSeconds, ..
         yield "Times are not estimated for a device whose peaks are not known: name one with --gpu."
     elif any(stage.how == "estimated" for stage in times):
         yield f"Estimated: {speed.basis}. {LEFT_OUT}"
-
-
-def _last(earlier: Measured) -> str | None:
-    if not earlier.last:
-        return None
-    longest = sorted(earlier.last.items(), key=lambda each: -each[1])[:SHOWN_OF_LAST]
-    parts = ", ".join(f"{stage} {duration(seconds)} and {size(earlier.memory[stage])}" for stage, seconds in longest)
-    return (
-        f"The last run of this experiment took {duration(sum(earlier.last.values()))}, all stages one after the other; time and peak of "
-        f"their processes: {parts}."
-    )
 
 
 def _notes(params: Params, models: Models, machine: Machine, needed: list[StageMemory]) -> Iterator[str]:
