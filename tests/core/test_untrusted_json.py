@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from tests.hostile import anything
 
-from dagrpo.core.untrusted_json import DEEPEST, MOST_OPENED, read_json, read_json_values
+from dagrpo.core.untrusted_json import DEEPEST, MOST_COMMAS, MOST_OPENED, read_json, read_json_values
 
 
 @pytest.mark.parametrize(
@@ -26,6 +26,7 @@ from dagrpo.core.untrusted_json import DEEPEST, MOST_OPENED, read_json, read_jso
         (b"\xff", "UTF-8"),
         ("1" * 5000, "digit"),
         ("[" + "[]," * MOST_OPENED + "1]", "brackets"),
+        ("[" + "0," * (MOST_COMMAS + 1) + "0]", "commas"),
     ],
 )
 def test_a_value_that_readers_could_take_differently_or_not_bear_is_refused(text: str | bytes, fault: str) -> None:

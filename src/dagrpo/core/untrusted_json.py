@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 SPACE = re.compile(r"\s*")
 DEEPEST = 64  # levels of lists and objects
 MOST_OPENED = 200_000  # brackets and braces, which take a second to read
+MOST_COMMAS = 1_000_000  # values, which take up to three seconds and 250 MiB
 _CHECKED = (str, list, dict)  # numbers need no look
 Read = TypeVar("Read")
 
@@ -59,9 +60,15 @@ def _within_limits(read: Callable[[], Read]) -> Read:
 
 
 def _require_few(data: bytes | str) -> None:
-    opened = data.count("[") + data.count("{") if isinstance(data, str) else data.count(b"[") + data.count(b"{")
+    opened, commas = (sum(map(_counter(data), signs)) for signs in ("[{", ","))
     if opened > MOST_OPENED:
         raise ValueError(f"it has more than {MOST_OPENED} brackets")
+    if commas > MOST_COMMAS:
+        raise ValueError(f"it has more than {MOST_COMMAS} commas")
+
+
+def _counter(data: bytes | str) -> Callable[[str], int]:
+    return data.count if isinstance(data, str) else lambda sign: data.count(sign.encode())
 
 
 def _strict(constants: bool) -> dict[str, Any]:

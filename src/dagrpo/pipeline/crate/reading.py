@@ -25,7 +25,7 @@ from dagrpo.utils.provenance import PROVENANCE
 from dagrpo.utils.run_info import SUFFIX
 
 INSIDE = "crate"  # a crate's folder in that of a published model
-LARGEST = 16 << 20  # bytes of a file
+LARGEST = 16 << 20  # bytes of all files that are read, together
 LARGEST_METADATA = 64 << 20
 MOST_ENTITIES = 200_000
 MOST_FILES = 20_000
@@ -99,11 +99,12 @@ def read_crate(place: Path) -> Crate:
             "has written."
         )
     entities = {each.name: each for each in _entities(folder)}
-    records, scores, accounts = [], {}, []
+    records, scores, accounts, left = [], {}, [], LARGEST
     for name, entity in entities.items():
         if entity.sha256 is None or not name.endswith((PROVENANCE, SUMMARY, SUFFIX)):
             continue
-        content = _read(folder, name, entity.sha256)
+        content = _read(folder, name, entity.sha256, left)
+        left -= (folder / name).stat().st_size
         if name.endswith(PROVENANCE):
             records.append((entity.sha256, _checked(Recorded, content, name)))
         elif name.endswith(SUMMARY):
@@ -125,7 +126,7 @@ def read_crate(place: Path) -> Crate:
 
 
 def _entities(folder: Path) -> Iterator[_Entity]:
-    content = _parsed(folder, METADATA)
+    content = _parsed(folder, METADATA, LARGEST_METADATA)
     graph = content.get("@graph")
     if not isinstance(graph, list) or len(graph) > MOST_ENTITIES:
         raise UserError(
@@ -145,18 +146,20 @@ def _code(entities: Mapping[str, _Entity]) -> Iterator[tuple[str, dict[str, str]
         yield name.removeprefix(TOOL), {file: digest for file, digest in files.items() if digest is not None}
 
 
-def _read(folder: Path, name: str, digest: str) -> dict[str, Any]:
+def _read(folder: Path, name: str, digest: str, most: int) -> dict[str, Any]:
     """Read a JSON file that the metadata names. Raises UserError for a name or a link that leaves, or another content."""
     if not is_below(name) or not (folder / name).resolve().is_relative_to(folder.resolve()):
         raise UserError(f"{folder / METADATA} names {brief(name)}, which is not a file in it: do not use this crate.")
-    return _parsed(folder, name, digest)
+    return _parsed(folder, name, most, digest)
 
 
-def _parsed(folder: Path, name: str, digest: str | None = None) -> dict[str, Any]:
-    path, most = folder / name, LARGEST_METADATA if name == METADATA else LARGEST
+def _parsed(folder: Path, name: str, most: int, digest: str | None = None) -> dict[str, Any]:
+    path = folder / name
     try:
         if not path.is_file() or path.stat().st_size > most:
-            raise UserError(f"{path} is not a file of at most {most >> 20} MiB: fetch the crate again.")
+            raise UserError(
+                f"{path} is not a file of at most {most:,} bytes, which are left of the crate's limit: fetch it again."
+            )
         data = path.read_bytes()
         content = read_json(data)
     except (OSError, ValueError) as error:
