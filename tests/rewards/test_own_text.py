@@ -84,6 +84,21 @@ THOUGHTS = (
     ("{right}</think>", False),
     ("<think>{right}</think>{wrong}", False),
 )
+MARKS = (  # of other families
+    *(
+        ("<thinking>", "</thinking>"),
+        ("<thought>", "</thought>"),
+        ("<reasoning>", "</reasoning>"),
+        ("<seed:think>", "</seed:think>"),
+    ),
+    *(
+        ("[THINK]", "[/THINK]"),
+        ("\u25c1think\u25b7", "\u25c1/think\u25b7"),
+        ("<|begin_of_thought|>", "<|end_of_thought|>"),
+    ),
+    ("<|START_THINKING|>", "<|END_THINKING|>"),
+    ("<|channel|>analysis<|message|>", "<|end|><|start|>assistant<|channel|>final<|message|>"),
+)
 DRAFTS = (
     *((name, right, right.replace("18", "17"), truth) for name, right, truth in ANSWERS[:4]),
     ("countdown", "<answer>9 + 9</answer>", "<answer>9 + 8</answer>", ANSWERS[4][2]),
@@ -102,6 +117,19 @@ def test_a_thought_is_no_answer(
     for extractor in ("strict", "flexible"):
         (judged,) = grader.judge([thought.format(right=answer, wrong=draft)], [truth], [verifier], extractor)
         assert (judged.verdict == "right") is right
+
+
+@pytest.mark.parametrize(("opening", "closing"), MARKS)
+def test_every_familys_thought_is_no_answer(opening: str, closing: str) -> None:
+    assert answer_text(f"{opening}9{closing}8") == "8"
+    assert answer_text(f"9{closing}8") == "8"
+    assert answer_text(f"So: {opening}9") == answer_text(f"{opening}9{closing}") == ""
+    assert answer_text(f'Write "{opening}" first.') == f'Write "{opening}" first.'
+
+
+def test_what_gpt_oss_says_before_a_call_is_no_answer() -> None:
+    call = "<|channel|>commentary to=functions.f <|constrain|>json<|message|>{}<|call|>"
+    assert answer_text(f"<|channel|>analysis<|message|>9<|end|><|start|>assistant{call}") == ""
 
 
 def test_a_program_in_a_thought_is_none_and_one_that_writes_the_tag_stays_whole() -> None:

@@ -5,12 +5,13 @@ from collections.abc import Callable
 from typing import get_args
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.everyday import everyday
 from tests.rewards.conftest import FACTOR, Growth
 
 from dagrpo.core.section import Extractor
+from dagrpo.rewards.own_text import answer_text
 from dagrpo.rewards.verifier import Verifier
 from dagrpo.rewards.verifiers import VERIFIERS, get_verifier
 
@@ -117,19 +118,28 @@ def test_any_text_is_read_and_compared_in_linear_time(name: str, part: str, grow
 
 PIECES = st.sampled_from(
     ["#### ", "Answer:", "**", "\\boxed{", "}", "{", "<answer>", "</answer>", "<think>", "</think>", "$", "\\frac", "34", "-",
-     ",", ".", "=", "(", ")", "/", "*", "+", " ", "\n", "\u2212", "\uff11", "\u0130", "\ud800", "\\text{", "or", "1/2", "\\"]
+     ",", ".", "=", "(", ")", "/", "*", "+", " ", "\n", "\u2212", "\uff11", "\u0130", "\ud800", "\\text{", "or", "1/2", "\\",
+     "[THINK]", "<|channel|>analysis", "Question: ", "答案：", "C", "\\pm", "\\mp", "\\{", "\\}", "\\mid", "x", "i", "<", "m+n=",
+     "cm^2", "J/(",
+     "\\begin{pmatrix}", "\\\\", "\\end{pmatrix}", "&", "\u221a", "\u00bd", "!", "^", "```python\n", "```", "\\$", "个", "\0"]
 )  # fmt: skip
 ANY_TEXT = st.text() | st.lists(PIECES, max_size=30).map("".join)
 
 
-@given(ANY_TEXT, st.sampled_from(sorted(RIGHT)), st.sampled_from(EXTRACTORS))
-def test_no_text_makes_a_verifier_fail(text: str, name: str, extractor: Extractor) -> None:
+@settings(max_examples=1000)
+@given(ANY_TEXT, ANY_TEXT, st.sampled_from(sorted(RIGHT)), st.sampled_from(EXTRACTORS))
+def test_no_text_makes_a_verifier_fail(text: str, other: str, name: str, extractor: Extractor) -> None:
     verifier = get_verifier(name)
     assert verifier.formatted(text) in (True, False)
-    answer = verifier.extract(text, extractor)
-    if answer is not None:
-        assert answer
-        assert verifier.equal(answer, RIGHT[name][1]) in (True, False, None)
+    for read in (
+        text,
+        answer_text(text),
+        f"\\boxed{{{other}}}\nAnswer: {other}\n<answer>{other}</answer>\n#### {other}",
+    ):
+        answer = verifier.extract(read, extractor)
+        if answer is not None:
+            assert answer
+            assert verifier.equal(answer, RIGHT[name][1]) in (True, False, None)
 
 
 @given(ANY_TEXT, st.sampled_from(sorted(RIGHT)))

@@ -8,11 +8,12 @@ import pytest
 from tests.rollout.problems import task_row
 from tests.rollout.scripted_chat import PICTURE, ScriptedChat, ids, text_of
 
-from dagrpo.chat.renderers import Message
+from dagrpo.chat.renderers import Message, ToolSchema
 from dagrpo.core.errors import UserError
 from dagrpo.core.trajectory import Prompt, TokenSample
 from dagrpo.core.types import Completion, PictureTokens, PromptPictures
-from dagrpo.rollout.session import Session, SessionLimits
+from dagrpo.rewards.own_text import answer_text
+from dagrpo.rollout.session import Session, SessionLimits, trajectory_of
 
 MORE = ({"role": "user", "content": "more"},)
 CAT_AND_DOG = PromptPictures(
@@ -61,6 +62,46 @@ def test_every_token_that_was_written_stands_beside_what_it_was_drawn_from(rewri
     assert ["".join(map(chr, sample.completion_ids)) for sample in kept] == samples
     for sample in kept:
         assert [list(each) for each in sample.support] == [[token, token + 1] for token in sample.completion_ids]
+
+
+class OpeningChat(ScriptedChat):
+    """A chat format whose prompts open a thought."""
+
+    def __init__(self, mark: str) -> None:
+        super().__init__()
+        self.mark = mark
+
+    def prompt(self, messages: Sequence[Message], tools: Sequence[ToolSchema]) -> tuple[str, tuple[int, ...]]:
+        text = super().prompt(messages, tools)[0] + self.mark
+        return text, ids(text)
+
+
+@pytest.mark.parametrize(
+    ("mark", "closing"),
+    [
+        ("<think>\n", "</think>"),
+        ("<think>", "</think>"),
+        ("[THINK]", "[/THINK]"),
+        ("\u25c1think\u25b7", "\u25c1/think\u25b7"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("said", "answer"),
+    [("It is 9.", ""), ("It is 9.{} It is 8.", " It is 8."), ("", ""), ("It is 9, \\boxed{{9}}", "")],
+)
+def test_a_thought_that_the_prompt_opened_is_no_answer_also_if_it_is_cut_off(
+    mark: str, closing: str, said: str, answer: str
+) -> None:
+    async def complete(prompt: tuple[int, ...], longest: int) -> Completion:
+        return _said(said.format(closing))
+
+    chat, one = OpeningChat(mark), task_row()
+    text, token_ids = chat.prompt(one.prompt, ())
+    problem = Prompt(index=0, row=one, text=text, token_ids=token_ids)
+    limits = SessionLimits(turns=1, tokens=1000, new_tokens=99)
+    session = Session(prompt=problem, chat=chat, complete=complete, limits=limits, seed=0, name="x")
+    asyncio.run(session.ask(one.prompt))
+    assert answer_text(trajectory_of(session, 0, stop_reason="answered").text) == answer
 
 
 def _prompts(chat: ScriptedChat, first: Sequence[Message], then: Sequence[Message]) -> list[str]:

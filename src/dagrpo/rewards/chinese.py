@@ -5,7 +5,7 @@ import re
 LETTERS = "\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"  # of Japanese and Korean too
 _AS_WORDS = re.compile("一(?=[共起样樣定些直般])|千(?=[米克瓦卡])")  # altogether, kilometre
 _BEFORE = re.compile(  # not, about, minus, times, more than, or; the numerator of a fraction; 三十42
-    "(?:不是|不到|不足|不会是|不|非|没有?|沒有?|未|(?<!节)约|約|大[约約][\u4e00-\u9fff]{0,3}|負|负|减去?|減去?|第|或者?|乘以?|除以|(?<![增参])加上?|超过|超過|[多少大小低高]于|比|"
+    "(?:[没沒]有[\u4e00-\u9fff]{1,2}|不是|不到|不足|不会是|不|非|没有?|沒有?|未|(?<!节)约|約|大[约約][\u4e00-\u9fff]{0,3}|負|负|减去?|減去?|第|或者?|乘以?|除以|(?<![增参])加上?|超过|超過|[多少大小低高]于|比|"
     "(?<!百)分之|[零二三四五六七八九十百千万亿萬億])\\Z"
 )
 _RANGE = re.compile(r"[0-9][^0-9]{0,2}[到至]\Z")

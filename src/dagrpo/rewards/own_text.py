@@ -31,7 +31,12 @@ _CLOSINGS = {
     "instruction": "[/INST]",
 }
 _QUOTE = "[\"'`]"
-_THOUGHT = re.compile(rf"(?!(?<={_QUOTE})</?think(?:ing)?>{_QUOTE})<(/?)think(?:ing)?>", re.IGNORECASE)
+_THOUGHT_MARK = (  # of Qwen and DeepSeek, Seed, Mistral, Kimi, OpenThinker, Cohere, gpt-oss
+    r"(?:(?i:</?(?:seed:)?(?:think(?:ing)?|thought|reasoning)>)|\[/?THINK\]|\u25c1/?think\u25b7|<\|(?:begin|end)_of_thought\|>"
+    r"|<\|(?:START|END)_THINKING\|>|<\|channel\|>(?:analysis|commentary|final)[^<]*+(?:<\|message\|>)?)"
+)
+_THOUGHT = re.compile(rf"(?!(?<={_QUOTE}){_THOUGHT_MARK}{_QUOTE}){_THOUGHT_MARK}")
+_THOUGHT_ENDS = re.compile("/|end|END|final")
 _may_hold = re.compile(r"<[A-Za-z|\uff5c]").search  # all marks but two begin so; GSM8K's <<16-3=13>> do not
 
 
@@ -59,20 +64,29 @@ def own_text(text: str) -> str:
 def answer_text(text: str) -> str:
     """Return the policy's own text without its thoughts, in linear time.
 
-    A thought extends from `<think>`, or from the beginning where the prompt has opened it, to `</think>`.
-    A text that was cut off in one has no answer.
+    A thought extends from `<think>`, or from the beginning where the prompt has opened it, to `</think>`; so with the marks of other
+    families. A text that was cut off in one has no answer.
     Tags in quotes are ordinary text, such as a program's.
     """
     answer: list[str] = []
     start = 0
     own, thinking = own_text(text), False
     for tag in _THOUGHT.finditer(own):
-        if tag[1] and not thinking:
+        ends = _THOUGHT_ENDS.search(tag[0]) is not None
+        if ends and not thinking:
             answer.clear()
         elif not thinking:
             answer.append(own[start : tag.start()])
-        start, thinking = tag.end(), not tag[1]
+        start, thinking = tag.end(), not ends
     return "" if thinking else "".join([*answer, own[start:]])
+
+
+def opened_thought(prompt: str) -> str:
+    """Return the mark of the thought in which a prompt ends; "" if it ends in none."""
+    last = None
+    for last in _THOUGHT.finditer(prompt):  # noqa: B007 (the last one)
+        pass
+    return last[0] if last and not prompt[last.end() :].strip() and not _THOUGHT_ENDS.search(last[0]) else ""
 
 
 def _closing(opening: re.Match[str]) -> str:

@@ -133,6 +133,8 @@ def unit_of(text: str, *, letters: bool) -> str | None:
 
     letters: whether a single letter is a unit (`\text{m}`) rather than a variable (`m`); in `m/s` it is.
     """
+    if "/(" in text:  # J/(mol K)
+        text = text.removesuffix(")").replace("/(", "/")
     if UNIT.fullmatch(text) is None:
         return None
     letters = letters or "/" in text

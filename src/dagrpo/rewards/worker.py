@@ -23,7 +23,7 @@ from typing import Any, TextIO
 
 from math_verify import LatexExtractionConfig, parse, verify
 from math_verify.parser import normalize_latex, parse_latex_cached
-from sympy import And, Eq, Expr, Float, Ne, Rational, cancel, nan, simplify
+from sympy import And, Eq, Expr, Float, I, Ne, Rational, cancel, nan, simplify
 from sympy.core.relational import Relational
 
 from dagrpo.rewards.comparing import same
@@ -175,9 +175,14 @@ def _is_exact(expression: Any) -> bool:
 
 @lru_cache(maxsize=64)
 def _parse(latex: str) -> tuple[Any, ...]:
-    """Return math-verify's parse of the whole text; () if it cannot. Its own `parse` then extracts a fraction from it."""
+    """Return math-verify's parse of the whole text; () if it cannot. Its own `parse` then extracts a fraction from it.
+
+    An i that is the only name is the imaginary unit.
+    """
     try:
-        return (parse_latex_cached(normalize_latex(latex, config=_NORMALIZATION)),)
+        parsed = parse_latex_cached(normalize_latex(latex, config=_NORMALIZATION))
+        names = list(parsed.free_symbols) if isinstance(parsed, Expr) else []
+        return (parsed.subs(names[0], I) if [name.name for name in names] == ["i"] else parsed,)
     except (MemoryError, RecursionError):
         raise
     except Exception:  # noqa: BLE001  the border to texts that anybody may have written, and to a parser that raises what it likes

@@ -16,9 +16,11 @@ from dagrpo.core.image_tokens import picture_lengths, with_lengths
 from dagrpo.core.trajectory import Prompt, TokenSample, Trajectory
 from dagrpo.core.types import Completion, StopReason, ToolCall
 from dagrpo.engine.errors import ServerError
+from dagrpo.rewards.own_text import opened_thought
 
 Complete = Callable[[tuple[int, ...], int], Awaitable[Completion]]
 """Has the policy continue some tokens, [prompt], by at most so many."""
+PROMPT_TAIL = 40  # characters, enough for the mark of a thought
 
 
 class SessionOver(Exception):
@@ -203,7 +205,7 @@ def trajectory_of(
         sample_index=sample_index,
         sampling_seed=session.seed,
         samples=session.samples(),
-        text=_graded(session.chat, last),
+        text=_graded(session.prompt.text, session.chat, last),
         finish_reason=last.completion.finish_reason if last else "stop",
         turns=len(turns),
         messages=last.messages[len(session.prompt.row.prompt) :] if last else (),
@@ -218,15 +220,19 @@ def trajectory_of(
     )
 
 
-def _graded(chat: ChatFormat, last: Turn | None) -> str:
-    """Return the last turn as written, without its calls (an argument is no answer), and with a `<think>` that its prompt opened."""
+def _graded(prompt: str, chat: ChatFormat, last: Turn | None) -> str:
+    """Return the last turn as written, without its calls (an argument is no answer).
+
+    Before it stands the mark of a thought that its prompt opened, as all prompts of a template do.
+    """
     if last is None:
         return ""
-    if last.answer.calls or last.answer.is_whole:
+    if last.answer.calls:
         return last.answer.content
     text, answer = chat.text(last.completion.token_ids), last.answer
-    if not answer.thinking or text.lstrip().startswith("<think>"):
-        return text
+    opened = opened_thought(prompt[-PROMPT_TAIL:])
+    if opened or answer.is_whole or not answer.thinking or text.lstrip().startswith("<think>"):
+        return opened + (answer.content if answer.is_whole else text)
     if "</think>" in text or not answer.content.strip():
-        return f"<think>{text}"  # which the prompt has opened
-    return answer.content  # of a family that marks thoughts by special tokens
+        return f"<think>{text}"  # of a family whose mark is a special token
+    return answer.content
