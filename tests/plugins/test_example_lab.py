@@ -44,7 +44,7 @@ def test_the_parameters_are_checked_and_written_like_our_own(tmp_path: Path) -> 
     path = tmp_path / "params.yaml"
     path.write_text(documents.params_yaml(params))
     assert read_params(path) == params
-    assert "    # Power of the advantage; its sign stays.\n    power: 2.0\n" in path.read_text()
+    assert "    power: 2.0  # Power of the advantage; its sign stays.\n" in path.read_text()
 
 
 def test_an_unknown_key_is_refused_with_the_nearest_one_of_that_plug_in() -> None:
