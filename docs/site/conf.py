@@ -50,7 +50,7 @@ OTHERS = sorted({path.parent.name for path in ROOT.glob("examples/*/README.md")}
 NAVIGATION = {
     "Examples": ["examples/README", *(f"examples/{name}/README" for name in (*FIRST, *OTHERS))],
     "Use": [
-        *(f"docs/{name}" for name in ("installation", "command_line", "sweeps", "publishing", "gpu", "cluster", "notebook")),
+        *(f"docs/{name}" for name in ("installation", "command_line", "stages", "sweeps", "publishing", "gpu", "cluster", "notebook")),
         *(f"docs/{name}" for name in ("metrics", "dvc", "replay", "exactness", "checkpoints")),
     ],
     "Extend": [f"docs/{name}" for name in ("extending", "tasks", "rewards", "algorithms", "agents", "tools", "chat_formats", "vision")],
