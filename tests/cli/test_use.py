@@ -48,6 +48,16 @@ def _machine_with(count: int, name: str, mebibytes: int, folder: Path) -> None:
     program.chmod(0o755)
 
 
+def test_gpus_of_which_nothing_says_what_they_are_get_no_preset(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    _machine_with(2, "NVIDIA H100 80GB HBM3", 81559, folder)
+    (folder / "bin/nvidia-smi").write_text("#!/bin/sh\nexit 9\n")
+    done = _use(folder, "qwen2_5_0_5b", "gsm8k")
+    assert done.returncode == 0, done.stderr
+    assert "This machine has" not in done.stdout
+    assert _values(folder)["runtime"]["engine"]["replicas"] == 1
+
+
 def _values(folder: Path) -> dict[str, Any]:
     values: dict[str, Any] = yaml.safe_load((folder / "params.yaml").read_text())
     return values

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+import torch
 from tests.engine.batches import batch
 
 from dagrpo.checkpoints.formats.huggingface import HuggingFaceTensors
@@ -103,6 +104,19 @@ def test_a_server_is_told_which_gpu_is_its_own(
         server.begin()
         server.stop()
     assert [environment[VISIBLE] for environment in told] == ["", "GPU-77,GPU-78"]
+
+
+@pytest.mark.parametrize("given", [{"replicas": 2}, {"own_gpus": True}])
+def test_servers_that_nobody_can_give_separate_gpus_are_refused_and_not_put_on_the_first(
+    given: dict[str, object], tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    config = sglang.Config.model_validate(given)
+    (gpus,) = {*gpus_of(config, [])}
+    with pytest.raises(
+        UserError, match="neither CUDA_VISIBLE_DEVICES nor nvidia-smi nor the driver counts this machine's"
+    ):
+        SGLangServer(tiny_model, config, tmp_path / "log", only_gpus=gpus).begin()
 
 
 @pytest.mark.nightly

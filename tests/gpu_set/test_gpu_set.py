@@ -6,9 +6,10 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from tests.namespaces import NAMESPACE, require_mounts
 
 from dagrpo.config.places import ROOT
-from dagrpo.engine.sglang.toolkit import compiler_environment
+from dagrpo.engine.sglang.toolkit import compiler_environment, with_cuda_runtime
 
 PYTHON = Path(os.environ.get("DAGRPO_GPU_PYTHON") or ROOT / ".venv-gpu/bin/python")
 SECONDS = 3600
@@ -68,6 +69,35 @@ def test_every_symbol_of_sglangs_kernels_is_bound(driver: Path, site_packages: P
     library = next((site_packages / "sgl_kernel/sm90").glob("common_ops*.so"))
     code = f"import torch, ctypes, os; ctypes.CDLL({str(library)!r}, mode=os.RTLD_NOW); print('bound')"
     assert "bound" in _run(code, LD_BIND_NOW="1", LD_LIBRARY_PATH=str(driver))
+
+
+LEAVES = """
+import multiprocessing, torch_memory_saver
+def child():
+    print("the child runs")
+if __name__ == "__main__":
+    process = multiprocessing.get_context("spawn").Process(target=child)
+    with torch_memory_saver.configure_subprocess():
+        process.start()
+    process.join()
+    raise SystemExit(process.exitcode)
+"""
+
+
+def test_a_server_that_leaves_its_gpu_starts_with_the_runtime_among_the_wheels_alone(
+    driver: Path, site_packages: Path, tmp_path: Path
+) -> None:
+    """As SGLang starts its scheduler with --enable-memory-saver, where the machine has a driver, and no CUDA."""
+    require_mounts()
+    script = tmp_path / "leaves.py"
+    script.write_text(LEAVES)
+    hidden = "for each in /usr/local/cuda*; do [ ! -d $each ] || mount -t tmpfs none $(readlink -f $each) || exit; done; exec "
+    command = [*NAMESPACE, "sh", "-c", f"{hidden}{PYTHON} {script}"]
+    with_driver = os.environ | {"LD_LIBRARY_PATH": str(driver)}
+    for added, code in (({}, 127), ({"LD_LIBRARY_PATH": with_cuda_runtime(with_driver, site_packages)}, 0)):
+        done = subprocess.run(command, env=with_driver | added, capture_output=True, text=True, timeout=SECONDS)
+        assert done.returncode == code, done.stdout + done.stderr
+        assert ("libcudart.so.13" in done.stderr, "the child runs" in done.stdout) == (code == 127, code == 0)
 
 
 @pytest.mark.parametrize("module", ["activation", "sampling"])

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from dagrpo.core.errors import UserError
+from dagrpo.engine.servers import gpus_of
+from dagrpo.engine.sglang import Config
 from dagrpo.utils import devices
 from dagrpo.utils.devices import VISIBLE, own_devices, visible_devices
 
@@ -78,6 +80,41 @@ def test_a_machine_without_devices_computes_on_the_cpu(monkeypatch: pytest.Monke
     assert visible_devices() == []
     with own_devices(1) as own:
         assert own == []
+
+
+@pytest.mark.parametrize("program", [None, "exit 9"], ids=["no nvidia-smi", "one that fails"])
+def test_without_an_nvidia_smi_that_lists_them_the_driver_counts_the_devices(
+    program: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _driver_of(8, tmp_path, monkeypatch)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    if program is not None:
+        (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\n{program}\n")
+        (tmp_path / "nvidia-smi").chmod(0o755)
+    assert visible_devices() == [*"01234567"]
+    assert gpus_of(Config(replicas=4, tensor_parallel=2), visible_devices()) == ["0,1", "2,3", "4,5", "6,7"]
+    monkeypatch.setenv(VISIBLE, "3,5")
+    assert visible_devices() == ["3", "5"]
+
+
+@pytest.mark.parametrize("result", [100, 999])
+def test_a_driver_that_finds_no_device_counts_none(
+    result: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _driver_of(0, tmp_path, monkeypatch, result)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert visible_devices() == []
+
+
+def _driver_of(count: int, folder: Path, monkeypatch: pytest.MonkeyPatch, result: int = 0) -> None:
+    """A libcuda.so.1 that finds so many devices, on a machine with the driver's device file."""
+    source = folder / "driver.c"
+    source.write_text(
+        f"int cuInit(unsigned f) {{ return {result}; }}\nint cuDeviceGetCount(int *n) {{ *n = {count}; return {result}; }}\n"
+    )
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", str(folder / "libcuda.so.1"), str(source)], check=True)
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(folder))
+    monkeypatch.setattr(devices, "DRIVER_FILES", (folder / "driver.c",))
 
 
 def test_a_device_that_is_named_twice_is_one_and_what_follows_minus_one_is_none(

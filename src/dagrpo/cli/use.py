@@ -189,7 +189,10 @@ def _proposed() -> tuple[str, str] | None:
         return None
     from dagrpo.pipeline.plan.machine import machine_for
 
-    machine = machine_for(None, None)
+    try:
+        machine = machine_for(None, None)
+    except UserError:  # nothing says what GPUs they are
+        return None
     if machine.gpu is None or machine.gpu.hardware is None:
         return None
     presets = hardware()

@@ -8,6 +8,7 @@ import itertools
 import os
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -22,6 +23,14 @@ VISIBLE = "CUDA_VISIBLE_DEVICES"
 SECONDS_BETWEEN_LOOKS = 0.5
 SECONDS_BEFORE_NOTICE = 5.0
 SECONDS_TO_COUNT = 20.0  # a driver that takes longer is broken
+DRIVER_FILES = (Path("/dev/nvidiactl"), Path("/dev/dxg"))  # the latter of WSL
+# In another process: where a driver was initialised, forked children cannot use it.
+_ASK_THE_DRIVER = """
+import ctypes
+driver, count = ctypes.CDLL("libcuda.so.1"), ctypes.c_int()
+if not driver.cuInit(0) and not driver.cuDeviceGetCount(ctypes.byref(count)):
+    print(*range(count.value), sep="\\n")
+"""
 LOCKS = Path("/tmp") / f"dagrpo-devices-{os.getuid()}"  # one place for all jobs, whatever their TMPDIR
 
 
@@ -30,10 +39,19 @@ def visible_devices() -> list[str]:
     if VISIBLE in os.environ:
         names = [name.strip() for name in os.environ[VISIBLE].split(",")]
         return list(dict.fromkeys(itertools.takewhile(lambda name: name not in {"", "-1"}, names)))  # as CUDA reads it
-    command = ("nvidia-smi", "--query-gpu=index", "--format=csv,noheader")
+    listed = _numbers("nvidia-smi", "--query-gpu=index", "--format=csv,noheader")
+    if not listed and any(
+        file.exists() for file in DRIVER_FILES
+    ):  # a container may have the driver and not the program
+        listed = _numbers(sys.executable, "-I", "-c", _ASK_THE_DRIVER)
+    return listed
+
+
+def _numbers(*command: str) -> list[str]:
+    """Return the numbers that a program prints, one on each line; [] if it fails."""
     try:
         done = subprocess.run(command, capture_output=True, timeout=SECONDS_TO_COUNT, check=True)
-    except (OSError, subprocess.SubprocessError):  # no driver, so no GPU that torch could use
+    except (OSError, subprocess.SubprocessError):
         return []
     return [line.strip() for line in done.stdout.decode(errors="replace").splitlines() if line.strip().isdecimal()]
 

@@ -100,6 +100,19 @@ def test_a_gpu_is_named_with_its_memory_and_driver(tmp_path: Path, monkeypatch: 
     assert (packages.state, packages.remedy) == ("none", "make gpu"), "a GPU that nothing here would use"
 
 
+@pytest.mark.parametrize(("wheel", "state"), [("libcudart.so.1313", "ok"), ("libcudart.so.1212", "missing")])
+def test_with_the_packages_for_a_gpu_the_runtime_that_a_server_preloads_is_looked_for(
+    wheel: str, state: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / wheel).touch()
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    monkeypatch.setattr(machine, "version_of", lambda name: "1.0")
+    monkeypatch.setattr(machine, "RUNTIME", "libcudart.so.1313")  # no machine has it
+    monkeypatch.setattr(machine, "with_cuda_runtime", lambda environment: str(tmp_path))
+    (found,) = [each for each in machine._gpus() if each.name == "CUDA runtime"]
+    assert (found.state, found.remedy) == (state, "make gpu")
+
+
 def test_a_port_that_is_taken_is_told_with_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

@@ -11,6 +11,7 @@ import psutil
 
 from dagrpo.cli.doctor import gpu_requirements, gpus, programs, slurm
 from dagrpo.cli.doctor.finding import Finding
+from dagrpo.engine.sglang.toolkit import RUNTIME, library, with_cuda_runtime
 from dagrpo.utils.devices import visible_devices
 from dagrpo.utils.environment import version_of
 
@@ -76,7 +77,9 @@ def _gpus() -> Iterator[Finding]:
     yield from (
         gpus.of_cards(cards)
         if cards
-        else (Finding(name=f"GPU {device}", detail="as CUDA_VISIBLE_DEVICES names it") for device in devices)
+        else (
+            Finding(name=f"GPU {device}", detail="as CUDA_VISIBLE_DEVICES or the driver names it") for device in devices
+        )
     )
     yield programs.headers(is_needed=programs.is_environment())
     yield from programs.compilers()
@@ -88,6 +91,14 @@ def _gpus() -> Iterator[Finding]:
             is_needed=False,
             remedy="make gpu",
         )
+        return
+    runtime = library(RUNTIME, {"LD_LIBRARY_PATH": with_cuda_runtime(os.environ)})
+    yield Finding(
+        name="CUDA runtime",
+        detail=str(runtime) if runtime else f"no {RUNTIME}, which servers with release_memory load before torch",
+        is_there=runtime is not None,
+        remedy="make gpu",
+    )
 
 
 def _isolation(*, is_needed: bool) -> Finding:

@@ -212,9 +212,14 @@ class SGLangServer:
 
     def _launch(self, port: int) -> WatchedProcess:
         device = accelerator.kind()
+        section = REWARD_MODEL if self._classifies else POLICY
         if device == "cpu" and (reason := self._config.without_a_gpu) is not None:
-            section = REWARD_MODEL if self._classifies else POLICY
             raise UserError(f"{section}.{reason}.")
+        if device == "cuda" and self._only_gpus is None and (self._config.replicas > 1 or self._config.own_gpus):
+            raise UserError(
+                f"{section} asks for servers on separate GPUs, but neither {VISIBLE} nor nvidia-smi nor the driver counts this machine's: "
+                f"export {VISIBLE} with their numbers, such as 0,1."
+            )
         scratch = self._resources.enter_context(temporary_folder(Path(tempfile.gettempdir()), "sglang"))
         settings = write_settings(scratch, self.api_key)
         pictures = takes_pictures(self._model)

@@ -19,6 +19,7 @@ CUDA = "13.0"  # of torch in requirements/gpu.lock
 WHEELS = Path("nvidia/cu13")  # below site-packages: where NVIDIA's wheels put their files
 USUAL = Path("/usr/local/cuda")
 DRIVER = "libcuda.so.1"
+RUNTIME = "libcudart.so.13"  # of that CUDA
 BYTES_OF_A_COMPILER = 4 << 30  # the most that nvcc takes for one file of FlashInfer's
 WHOLE = ("bin/nvcc", "include/cuda_runtime.h", "lib64/libcudart.so")
 
@@ -53,7 +54,7 @@ def compiler_environment(
     installed = site_packages or Path(sysconfig.get_path("purelib"))
     home = _own_toolkit(inherited, usual)
     if home is None and (installed / WHEELS / "bin/nvcc").is_file():
-        home = linked_toolkit(installed / WHEELS, cache_folder(inherited), driver_library())
+        home = linked_toolkit(installed / WHEELS, cache_folder(inherited), library(DRIVER, os.environ))
     found = kernel_caches(inherited) | {"PATH": _with_scripts(inherited.get("PATH", os.defpath))}
     if "MAX_JOBS" not in inherited:
         found["MAX_JOBS"] = str(_jobs())
@@ -98,12 +99,12 @@ def _is_whole(home: Path) -> bool:
     return re.search(rf"release {re.escape(CUDA)}\b", answer.stdout) is not None
 
 
-def driver_library() -> Path | None:
-    """Return the driver's libcuda.so.1, which FlashInfer links its kernels against; None if no driver is installed."""
+def library(name: str, environment: Mapping[str, str]) -> Path | None:
+    """Return the shared library that programs load, as the driver's, which FlashInfer links its kernels against; None without one."""
     ldconfig = shutil.which("ldconfig", path=f"{os.environ.get('PATH', '')}:/sbin:/usr/sbin")
     listed = subprocess.run([ldconfig, "-p"], capture_output=True, text=True, check=False).stdout if ldconfig else ""
-    found = [Path(line.rpartition("=> ")[2]) for line in listed.splitlines() if line.strip().startswith(f"{DRIVER} ")]
-    named = [Path(folder) / DRIVER for folder in os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep) if folder]
+    found = [Path(line.rpartition("=> ")[2]) for line in listed.splitlines() if line.strip().startswith(f"{name} ")]
+    named = [Path(folder) / name for folder in environment.get("LD_LIBRARY_PATH", "").split(os.pathsep) if folder]
     return next((path for path in (*named, *found) if path.is_file()), None)
 
 
