@@ -6,11 +6,13 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from transformers import AutoConfig
 
+from dagrpo.config.overlay import merged
 from dagrpo.config.presets import composed
-from dagrpo.config.schema import Params
+from dagrpo.config.schema import Params, parse
 from dagrpo.models.published import CONFIGS
 from dagrpo.pipeline.plan.gpu_passes import Work, update_seconds
 from dagrpo.pipeline.plan.machine import Machine, machine_for
@@ -116,7 +118,41 @@ def published_rows(folder: Path) -> Iterator[str]:
         yield f"| {what} | {published:,} | {source} | {round(rate, -2):,.0f} | {rate / published:.2f} |"
 
 
+# Seconds of a step of verl with Qwen2.5-Math-7B on 32 H20 (verl, recipe one_step_off_policy): 512 prompts x 16, 16 mini-batches.
+VERL = {"rollout": 321, "old logprobs": 88, "update": 286, "step": 749}
+SAME_BATCH = {
+    "rollout": {"max_new_tokens": 1100},
+    "training": {
+        "prompts_per_step": 512,
+        "samples_per_prompt": 16,
+        "mini_batches": 16,
+        "dynamic_sampling": {"oversampling": 1.0},
+    },
+}
+
+
+def dapo_rows(folder: Path) -> Iterator[str]:
+    """Yield the table of a step of Qwen2.5-7B with DAPO on 8 H100."""
+    params, shapes, machine = planned(["qwen2_5_7b", "dapo_math", "dapo", "h100_x8"], folder)
+
+    def seconds(changes: dict[str, Any]) -> dict[str, float]:
+        changed = parse(merged(params.model_dump(), changes))
+        parts = dict(train_of(changed, shapes, machine).of_a_step)
+        if changed.training.mini_batches > 1:  # then the policy runs once more, before its updates
+            alone = merged(changes, {"training": {"mini_batches": 1}})
+            update = seconds(alone)["update"]
+            parts |= {"old logprobs": parts["update"] - update, "update": update}
+        return parts | {"step": sum(parts.values())}
+
+    preset, same = seconds({}), seconds(SAME_BATCH)
+    yield "| Qwen2.5-7B, DAPO, 8 H100 | the preset, 256 x 16,384 tokens | 8,192 x 1,100 tokens | verl, 32 H20, 8,192 x 1,100 tokens |"
+    yield "|---|---|---|---|"
+    for part in ("rollout", "old logprobs", "update", "weight sync", "saving", "step"):
+        cells = [f"{each[part]:.0f} s" if part in each else "" for each in (preset, same, VERL)]
+        yield f"| {part} | {' | '.join(cells)} |"
+
+
 if __name__ == "__main__":
     with TemporaryDirectory() as name:
-        for table in (rows, published_rows):
+        for table in (rows, published_rows, dapo_rows):
             sys.stdout.writelines(f"{row}\n" for row in table(Path(name)))

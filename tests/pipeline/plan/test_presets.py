@@ -3,7 +3,18 @@
 from pathlib import Path
 
 import pytest
-from benchmarks.gpu.presets import CARDS, FITTING, PRESETS, planned, published_rows, rate_of, rows, shape_of, train_of
+from benchmarks.gpu.presets import (
+    CARDS,
+    FITTING,
+    PRESETS,
+    dapo_rows,
+    planned,
+    published_rows,
+    rate_of,
+    rows,
+    shape_of,
+    train_of,
+)
 
 from dagrpo.config.presets import composed, experiments, hardware_in
 from dagrpo.pipeline.plan.machine import machine_for
@@ -84,7 +95,7 @@ def test_hardware_trains_and_samples_in_16_bits_with_a_process_for_each_gpu(card
 def test_the_table_of_the_documentation_is_the_one_that_the_plan_prints(folder: Path) -> None:
     """`python -m benchmarks.gpu.presets` prints it."""
     shown = (ROOT / "docs/gpu.md").read_text().splitlines()
-    assert [row for row in (*rows(folder), *published_rows(folder)) if row not in shown] == []
+    assert [row for row in (*rows(folder), *published_rows(folder), *dapo_rows(folder)) if row not in shown] == []
 
 
 def test_the_targets_of_the_documentation_are_by_the_plans_function(folder: Path) -> None:
