@@ -8,6 +8,10 @@ from tests.config.refusal import refused
 from dagrpo.config.overlay import merged
 from dagrpo.config.schema import parse
 
+PARTIAL: dict[str, Any] = {
+    "rollout": {"deterministic": False},
+    "training": {"dynamic_sampling": {"max_aborts": 1, "oversampling": 2.0, "partial_rollouts": True}},
+}
 SEEING = {"fresh": {"vision": {"family": "qwen2_5_vl"}}}
 
 
@@ -96,6 +100,15 @@ SEEING = {"fresh": {"vision": {"family": "qwen2_5_vl"}}}
         (
             {"rollout": {"deterministic": False}, "training": {"dynamic_sampling": {"max_aborts": 1, "max_rounds": 5}}},
             "there is nothing to cut off: raise oversampling, such as to 1.25, or set max_aborts to 0",
+        ),
+        (
+            {"rollout": {"deterministic": False}, "training": {"dynamic_sampling": {"partial_rollouts": True}}},
+            "max_aborts is 0, so that no answer is aborted: raise max_aborts, or set partial_rollouts to false",
+        ),
+        (PARTIAL | {"rollout": {"deterministic": True}}, "set rollout.deterministic to false, or max_aborts to 0"),
+        (
+            PARTIAL | {"rollout": {"deterministic": False, "agent": {"name": "program", "command": ["true"]}}},
+            "an attempt of rollout.agent program cannot go on in a later step: set partial_rollouts to false",
         ),
         (
             {"training": {"dynamic_sampling": {"spread_of": None, "oversampling": 2.0}}},
@@ -453,9 +466,13 @@ def test_what_would_be_wrong_by_other_weights_than_the_policys_is_refused_with_s
     algorithm: dict[str, Any], words: str
 ) -> None:
     parse({"algorithm": algorithm})
-    sentence = refused({"algorithm": algorithm, "training": {"staleness": 1}})
-    assert words in sentence
-    assert "training.staleness to 0" in sentence
+    for off_policy, remedy in (
+        ({"training": {"staleness": 1}}, "training.staleness to 0"),
+        (PARTIAL, "training.dynamic_sampling.partial_rollouts to false"),
+    ):
+        sentence = refused({"algorithm": algorithm, **off_policy})
+        assert words in sentence
+        assert remedy in sentence
 
 
 @pytest.mark.parametrize(
@@ -472,6 +489,10 @@ def test_what_would_be_wrong_by_other_weights_than_the_policys_is_refused_with_s
 def test_staleness_goes_with_whatever_weighs_it(values: dict[str, Any]) -> None:
     stale = values | {"training": {**values.get("training", {}), "staleness": 2}}
     assert parse(stale).training.staleness == 2
+    dynamic = {"spread_of": None, **values.get("training", {}).get("dynamic_sampling", {})}
+    partial = PARTIAL["training"]["dynamic_sampling"]
+    training = {**values.get("training", {}), "dynamic_sampling": {**dynamic, **partial}}
+    assert parse({**values, "rollout": {"deterministic": False}, "training": training}).training.off_policy
 
 
 LEARN_FROM_EQUAL: list[dict[str, Any]] = [

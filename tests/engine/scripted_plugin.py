@@ -15,6 +15,7 @@ from dagrpo.engine.config import EngineConfig
 
 NAME = f"{__name__}:ENGINE"
 STARTABLE = f"{__name__}:STARTABLE_ENGINE"
+ABORTING = f"{__name__}:ABORTING_ENGINE"
 
 
 class Config(EngineConfig):
@@ -56,3 +57,6 @@ def _start(*_: Any, **__: Any) -> Any:
 
 
 STARTABLE_ENGINE = replace(ENGINE, start=_start)  # has servers for other nodes, each on one node alone
+ABORTING_ENGINE = replace(
+    ENGINE, capabilities=replace(ENGINE.capabilities, aborts=True)
+)  # and forgets what it had sampled

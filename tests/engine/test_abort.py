@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from tests.engine.test_pool import at, request
 
 from dagrpo.core.types import Completion
 from dagrpo.engine.errors import RequestsAborted, ServerError
+from dagrpo.engine.interface import Aborted
 from dagrpo.engine.pool import ServerPool
 
 LONG = 50  # the token whose completion takes until it is aborted
@@ -53,11 +55,19 @@ class Slow(Echo):
             self._over.notify_all()
 
     def _cut(self, token: int) -> dict[str, Any]:
-        cut = reply(token, reason={"type": "abort", "message": "Aborted"})
-        return cut | {"meta_info": cut["meta_info"] | {"completion_tokens": self.tokens}}
+        cut = reply(token, self._version, reason={"type": "abort", "message": "Aborted"})
+        logprobs = cut["meta_info"]["output_token_logprobs"] * self.tokens
+        return {
+            "output_ids": [token] * self.tokens,
+            "meta_info": cut["meta_info"] | {"output_token_logprobs": logprobs},
+        }
 
 
-async def _cut_off(pool: ServerPool, slow: Slow, *sessions: str) -> int:
+def _tokens(aborted: Sequence[Aborted]) -> int:
+    return sum(len(each.completion.token_ids) for each in aborted)
+
+
+async def _cut_off(pool: ServerPool, slow: Slow, *sessions: str) -> list[Aborted]:
     """What two requests in each of some sessions have written when they are cut off on their way."""
     works = [
         asyncio.ensure_future(pool.complete(request(1, LONG, seed=seed), session, abortable=True))
@@ -67,10 +77,10 @@ async def _cut_off(pool: ServerPool, slow: Slow, *sessions: str) -> int:
     await asyncio.to_thread(slow.asked.wait, 20)
     for work in works:
         work.cancel()
-    tokens = await pool.abort(sessions)
+    aborted = await pool.abort(sessions)
     await asyncio.wait(works)
     assert all(work.cancelled() for work in works)
-    return tokens
+    return aborted
 
 
 def _bodies(server: ScriptedServer) -> list[dict[str, Any]]:
@@ -92,20 +102,22 @@ def test_what_is_asked_for_apart_is_one_http_request_for_each_session(serve: Ser
     assert len({*identifiers}) == 6
 
 
-def test_aborted_requests_end_at_their_server_and_tell_how_much_they_had_written(
-    serve: Serve, pool_of: MakePool
-) -> None:
+def test_aborted_requests_end_at_their_server_and_return_what_they_had_written(serve: Serve, pool_of: MakePool) -> None:
     slow = Slow(tokens=3)
     server = serve(slow)
     pool = pool_of(at(server), timeout=60)
 
-    async def ask() -> tuple[int, Completion]:
+    async def ask() -> tuple[list[Aborted], Completion]:
         other = asyncio.ensure_future(pool.complete(request(7), "other", abortable=True))
-        tokens = await _cut_off(pool, slow, "a")
-        return tokens, await other
+        aborted = await _cut_off(pool, slow, "a")
+        return aborted, await other
 
-    tokens, other = asyncio.run(ask())
-    assert tokens == 2 * 3
+    aborted, other = asyncio.run(ask())
+    assert [(each.session, each.request.seed) for each in aborted] == [("a", 0), ("a", 1)]
+    assert {each.completion.token_ids for each in aborted} == {(LONG,) * 3}
+    assert {(each.completion.finish_reason, each.completion.weight_version) for each in aborted} == {
+        ("abort", "default")
+    }
     assert other.token_ids == (7,), "nobody has aborted it"
     (cut,) = [body for body in _bodies(server) if body["input_ids"][0][-1] == LONG]
     assert slow.aborted == cut["rid"]
@@ -115,12 +127,12 @@ def test_aborted_requests_end_at_their_server_and_tell_how_much_they_had_written
 def test_requests_that_their_server_did_not_know_yet_are_aborted_again(serve: Serve, pool_of: MakePool) -> None:
     slow = Slow(deaf=3)
     pool = pool_of(at(serve(slow)), timeout=60)
-    assert asyncio.run(_cut_off(pool, slow, "a")) == 6
+    assert _tokens(asyncio.run(_cut_off(pool, slow, "a"))) == 6
     assert len(slow.aborted) >= 2
 
 
 def test_sessions_at_several_servers_are_aborted_at_each(serve: Serve, pool_of: MakePool) -> None:
-    slow = [Slow(tokens=1), Slow(tokens=10)]
+    slow = [Slow(tokens=1), Slow(tokens=4)]
     pool = pool_of(*(at(serve(each)) for each in slow), timeout=60)
 
     async def ask() -> int:
@@ -130,11 +142,11 @@ def test_sessions_at_several_servers_are_aborted_at_each(serve: Serve, pool_of: 
         ]
         for each in slow:
             await asyncio.to_thread(each.asked.wait, 20)
-        tokens = await pool.abort({"0", "1"})
+        aborted = await pool.abort({"0", "1"})
         assert {type(failure) for failure in await asyncio.gather(*works, return_exceptions=True)} == {RequestsAborted}
-        return tokens
+        return _tokens(aborted)
 
-    assert asyncio.run(ask()) == 11
+    assert asyncio.run(ask()) == 5
     assert [len(each.aborted) for each in slow] == [1, 1]
 
 
@@ -144,7 +156,9 @@ def test_what_had_finished_before_it_could_be_aborted_is_counted_all_the_same(se
     async def ask() -> int:
         work = asyncio.ensure_future(pool.complete(request(7), "a", abortable=True))
         await asyncio.sleep(0)
-        return (await asyncio.gather(pool.abort({"a"}), work, return_exceptions=True))[0]  # type: ignore[return-value]
+        aborted, _ = await asyncio.gather(pool.abort({"a"}), work, return_exceptions=True)
+        assert isinstance(aborted, list)
+        return _tokens(aborted)
 
     assert asyncio.run(ask()) in (0, 1), "aborted before it was asked for, or just after"
 
@@ -153,7 +167,7 @@ def test_nothing_is_asked_of_a_server_for_sessions_that_wait_for_none(serve: Ser
     server = serve()
     pool = pool_of(at(server))
     asyncio.run(pool.complete(request(7), "a", abortable=True))
-    assert asyncio.run(pool.abort({"a", "b"})) == 0
+    assert asyncio.run(pool.abort({"a", "b"})) == []
     assert server.paths == ["/generate"]
 
 
@@ -175,7 +189,7 @@ def test_a_server_that_dies_while_its_requests_are_aborted_is_given_up_and_the_o
     dying = Dying()
     dying_server = serve(dying)
     pool = pool_of(at(dying_server), at(serve()), timeout=60)
-    assert asyncio.run(_cut_off(pool, dying, "a")) == 0
+    assert asyncio.run(_cut_off(pool, dying, "a")) == []
     assert "Its work is repeated by the other 1." in capsys.readouterr().err
     assert asyncio.run(pool.complete(request(7), "a", abortable=True)).token_ids == (7,)
 

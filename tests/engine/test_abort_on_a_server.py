@@ -11,10 +11,12 @@ import pytest
 from tests.engine.batches import batch
 
 from dagrpo.checkpoints.formats.huggingface import HuggingFaceTensors
-from dagrpo.core.types import Completion, SamplingRequest
+from dagrpo.core.types import ABORTED, Completion, SamplingRequest
 from dagrpo.engine.http import Endpoint
+from dagrpo.engine.interface import Aborted
 from dagrpo.engine.pool import ServerPool
 from dagrpo.engine.sglang.server import SGLangServer
+from dagrpo.rollout.early_stop import continued, followed, kept
 
 SAMPLES = 8
 LONGEST = 220  # tokens, near the most that the model takes
@@ -45,8 +47,8 @@ async def _kept_of(
     await _until_at_work(endpoint)
     for work in others:
         work.cancel()
-    tokens = await pool.abort([str(group) for group in range(1, len(requests) // SAMPLES)])
-    return tokens, list(await asyncio.gather(*first))
+    aborted = await pool.abort([str(group) for group in range(1, len(requests) // SAMPLES)])
+    return sum(len(each.completion.token_ids) for each in aborted), list(await asyncio.gather(*first))
 
 
 @pytest.mark.nightly
@@ -83,3 +85,33 @@ def test_no_request_is_left_at_a_server_all_of_whose_requests_were_aborted(
     assert asyncio.run(ask()) == 0
     pool.load(HuggingFaceTensors(tiny_model), "first")
     assert len(pool.generate(batch(prompts=1), lockstep=True)) == SAMPLES, "it takes weights, and samples, as before"
+
+
+@pytest.mark.server
+def test_what_was_aborted_goes_on_from_its_tokens_with_those_that_it_would_have_had(
+    server: SGLangServer, pool: ServerPool
+) -> None:
+    """The last token of a part is sampled again: it may be the end that the server did not come to see."""
+    requests = [replace(each, max_new_tokens=LONGEST) for each in batch(prompts=4, samples=2)]
+
+    async def ask(polls: int) -> list[Aborted]:
+        works = [asyncio.ensure_future(pool.complete(each, "0", abortable=True)) for each in requests]
+        await _until_at_work(server.endpoint)
+        for _ in range(polls):
+            await asyncio.to_thread(at_work, server.endpoint)
+        aborted = await pool.abort(["0"])
+        await asyncio.gather(*works, return_exceptions=True)
+        return aborted
+
+    found = (each for polls in range(12) for each in asyncio.run(ask(polls)))
+    parts = [each for each in found if each.completion.finish_reason == ABORTED and len(each.completion.token_ids) > 1]
+    assert parts, "all were aborted while they waited, or had ended"
+    parts = parts[:24]
+    whole = pool.generate([each.request for each in parts], lockstep=False)
+    rest = pool.generate([continued(each.request, kept(each.completion)) for each in parts], lockstep=False)
+    joined = [followed(kept(part.completion), end) for part, end in zip(parts, rest, strict=True)]
+    same = [one.token_ids == other.token_ids for one, other in zip(joined, whole, strict=True)]
+    assert sum(same) >= len(same) - 2, "up to rounding"
+    one, other = next(pair for pair, is_same in zip(zip(joined, whole, strict=True), same, strict=True) if is_same)
+    assert one.logprobs == pytest.approx(other.logprobs, abs=1e-4)
+    assert one.finish_reason == other.finish_reason

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.engine.scripted_plugin import NAME, STARTABLE, Config
+from tests.engine.scripted_plugin import ABORTING, NAME, STARTABLE, Config
 from tests.trainer import runs
 
 from dagrpo.config.schema import parse
@@ -66,6 +66,12 @@ def test_an_engine_without_a_name_is_sglang_and_its_own_keys_are_closed() -> Non
         (
             _with({}, rollout={"deterministic": False}, training={"dynamic_sampling": {"max_aborts": 1, "oversampling": 2.0}}),
             "the engine aborts no requests: set it to 0",
+        ),
+        (
+            _with({"name": ABORTING}, rollout={"deterministic": False}, training={
+                "dynamic_sampling": {"max_aborts": 1, "oversampling": 2.0, "partial_rollouts": True}
+            }),
+            "the engine does not return what it had sampled for aborted requests: set it to false",
         ),
         (_with({}, model={"fresh": {"vision": {"family": "qwen3_vl"}}}), "the engine takes text alone: set it to none"),
     ],

@@ -139,6 +139,7 @@ def training_table(rows: Sequence[dict[str, Any]], rewards: Sequence[float], ste
             "token_advantages": [],
             "teacher_logprobs": [],
             "sampling_support": [],
+            "earlier_versions": [],
             "discarded": False,
             "completion_tokens": len(row["completion_ids"]),
             "kept": "all",

@@ -5,7 +5,7 @@ from collections.abc import Collection, Sequence
 
 from dagrpo.checkpoints.tensors import Tensors
 from dagrpo.core.types import Completion, SamplingRequest, ScoringRequest
-from dagrpo.engine.interface import HeldWeights
+from dagrpo.engine.interface import Aborted, HeldWeights
 
 
 class ScriptedEngine:
@@ -43,9 +43,9 @@ class ScriptedEngine:
         self._in_flight -= 1
         return answer(request)
 
-    async def abort(self, sessions: Collection[str]) -> int:
+    async def abort(self, sessions: Collection[str]) -> list[Aborted]:
         """Nobody is still waited for."""
-        return 0
+        return []
 
     def score(self, requests: Sequence[ScoringRequest], *, lockstep: bool) -> list[tuple[float, ...]]:
         """The number of each token, negated and in tenths."""

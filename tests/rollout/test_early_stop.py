@@ -2,21 +2,24 @@
 
 import asyncio
 import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import CancelledError
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.rollout.paced_engine import NEVER, TOKENS_OF_ABORTED, PacedEngine
+from tests.rollout.scripted_chat import END
 from tests.rollout.talking import SAMPLING, Echo, agent_with, tool_problem
 
 from dagrpo.core.errors import UserError
 from dagrpo.core.trajectory import Prompt, Trajectory
-from dagrpo.core.types import Completion, SamplingRequest
+from dagrpo.core.types import ABORTED, Completion, SamplingRequest
 from dagrpo.engine.errors import ServerError, ServerGone
-from dagrpo.engine.interface import RolloutEngine
-from dagrpo.rollout.early_stop import CutOff, EarlyStop, Judge
+from dagrpo.engine.interface import Aborted, RolloutEngine
+from dagrpo.rollout.early_stop import CutOff, EarlyStop, Judge, Parts
 from dagrpo.rollout.open_agent import OpenAgent
 from dagrpo.rollout.schedule import attempts_at, groups_of
 
@@ -41,13 +44,18 @@ class Counting(Judge):
 
 
 def collected(
-    engine: RolloutEngine, agent: OpenAgent, judge: Judge, problems: int = 4, cuttable: Collection[int] | None = None
+    engine: RolloutEngine,
+    agent: OpenAgent,
+    judge: Judge,
+    problems: int = 4,
+    cuttable: Collection[int] | None = None,
+    parts: Mapping[int, Parts] | None = None,
 ) -> CutOff:
     """Two attempts at each problem, whose seeds are ten times its position, and one more."""
     sampling = replace(SAMPLING, lockstep=False, samples=2)
     prompts = [tool_problem(index=index, question=str(index)) for index in range(problems)]
     attempts = attempts_at(prompts, sampling, lambda position, sample: 10 * position + sample)
-    groups = EarlyStop(sampling, engine, agent, judge, range(problems) if cuttable is None else cuttable)
+    groups = EarlyStop(sampling, engine, agent, judge, range(problems) if cuttable is None else cuttable, parts)
     return agent.run(groups.run(groups_of(attempts, sampling)))
 
 
@@ -65,7 +73,7 @@ def test_what_still_runs_when_there_is_enough_is_cut_off_here_and_at_the_engine(
     assert engine.aborted == ["1", "3"]
     assert sorted(judge.judged) == [0, 2]
     assert [each.sample_index for each in judge.judged[2]] == [0, 1]
-    assert engine.at_work.total() == 0
+    assert not any(engine.at_work.values())
     assert engine.abortable == {True}
 
 
@@ -141,7 +149,7 @@ def test_what_judging_breaks_with_ends_the_round_and_all_of_its_attempts() -> No
     engine, tool = PacedEngine(never_at(1, 2, 3)), Echo()
     with agent_with({"echo": tool}) as agent, pytest.raises(UserError, match=r"^row 3: no ground truth$"):
         collected(engine, agent, Counting(enough=9, also=refuse))
-    assert engine.at_work.total() == 0
+    assert not any(engine.at_work.values())
     assert len(tool.forgotten) == 8
 
 
@@ -220,29 +228,126 @@ def test_a_group_that_is_cut_off_when_its_server_dies_is_not_made_again(capsys: 
     with agent_with({"echo": Echo()}) as agent:
         assert collected(engine, agent, judge, problems=2).positions == (1,)
     assert sorted(judge.judged) == [0]
-    assert engine.at_work.total() == 0
+    assert not any(engine.at_work.values())
 
 
 def test_the_last_server_that_dies_while_a_round_is_cut_off_ends_it() -> None:
     class Lost(PacedEngine):
-        async def abort(self, sessions: Collection[str]) -> int:
+        async def abort(self, sessions: Collection[str]) -> list[Aborted]:
             raise ServerError("The SGLang server died.")
 
     engine = Lost(never_at(1))
     with agent_with({"echo": Echo()}) as agent, pytest.raises(ServerError, match=r"^The SGLang server died\.$"):
         collected(engine, agent, Counting(enough=1), problems=2)
-    assert engine.at_work.total() == 0
+    assert not any(engine.at_work.values())
 
 
 def test_a_round_that_is_interrupted_while_it_is_cut_off_leaves_nothing_behind() -> None:
     class Hanging(PacedEngine):
-        async def abort(self, sessions: Collection[str]) -> int:
+        async def abort(self, sessions: Collection[str]) -> list[Aborted]:
             threading.Thread(target=agent.interrupt).start()
             await asyncio.Event().wait()
-            return 0
+            return []
 
     engine, tool = Hanging(never_at(1)), Echo()
     with agent_with({"echo": tool}) as agent, pytest.raises((asyncio.CancelledError, CancelledError)):
         collected(engine, agent, Counting(enough=1), problems=2)
-    assert engine.at_work.total() == 0
+    assert not any(engine.at_work.values())
     assert len(tool.forgotten) == 4
+
+
+class Drawing(PacedEngine):
+    """Draws each token by seed and position, as a seeded server does; what runs without an end is aborted after `most` tokens."""
+
+    def __init__(self, pace: Callable[[SamplingRequest], int], most: int = 0, version: str = "step_0") -> None:
+        super().__init__(pace)
+        self.most = most
+        self.version = version
+        self.lengths: list[int] = []  # of the prompts of its requests
+
+    async def complete(self, request: SamplingRequest, session: str, *, abortable: bool = False) -> Completion:
+        self.lengths.append(len(request.input_ids))
+        return await super().complete(request, session, abortable=abortable)
+
+    def _said(self, request: SamplingRequest) -> Completion:
+        tokens: list[int] = []
+        while len(tokens) < request.max_new_tokens and tokens[-1:] != [ord(END)]:
+            drawn = (request.seed * 31 + (len(request.input_ids) + len(tokens)) * 17) % 23
+            tokens.append(ord("a") + drawn if drawn else ord(END))
+        return Completion(
+            token_ids=tuple(tokens),
+            logprobs=tuple(-float(token) for token in tokens),
+            finish_reason="stop" if tokens[-1] == ord(END) else "length",
+            weight_version=self.version,
+        )
+
+    def part_of(self, request: SamplingRequest) -> Completion:
+        whole = self._said(request)
+        tokens = whole.token_ids[: self.most]
+        return replace(whole, token_ids=tokens, logprobs=whole.logprobs[: self.most], finish_reason=ABORTED)
+
+
+def _drawn(engine: Drawing, judge: Counting, parts: Mapping[int, Parts]) -> CutOff:
+    with agent_with({"echo": Echo()}) as agent:
+        return collected(engine, agent, judge, problems=2, parts=parts)
+
+
+@given(st.lists(st.integers(0, 30), min_size=1, max_size=4))
+def test_a_response_that_goes_on_under_the_same_policy_has_the_tokens_of_one_that_was_never_cut(
+    cuts: list[int],
+) -> None:
+    """The group at the second problem is cut off again and again, each time after so many tokens."""
+    whole, undisturbed = Counting(enough=2), Drawing(lambda request: 0)
+    assert _drawn(undisturbed, whole, {}).positions == ()
+    parts: Mapping[int, Parts] = {1: {}}
+    written = thrown_away = 0
+    for most in cuts:
+        engine = Drawing(lambda request: NEVER if request.seed >= 10 else 0, most)
+        cut_off = _drawn(engine, Counting(enough=1), parts)
+        thrown_away += cut_off.tokens
+        written += sum(len(engine.part_of(request).token_ids) for request in engine.was_at_work)
+        parts = {1: cut_off.parts.get(1, {})}
+    assert written - thrown_away == sum(len(part.completion.token_ids) for part in parts[1].values())
+    judge = Counting(enough=2)
+    assert _drawn(Drawing(lambda request: 0), judge, parts) == CutOff()
+    assert judge.judged == whole.judged
+
+
+def test_what_has_finished_in_a_group_that_was_cut_off_is_not_sampled_again() -> None:
+    """The first attempt at the second problem ends; the second goes on with the tokens that it had, but for the last."""
+    cut_off = _drawn(Drawing(never_at(1), most=4), Counting(enough=1), {0: {}, 1: {}})
+    first, second = cut_off.parts[1][0], cut_off.parts[1][1]
+    assert (first.seed, second.seed) == (10, 11)
+    assert first.completion.finish_reason != ABORTED
+    assert len(second.completion.token_ids) == 3
+    assert cut_off.tokens == 1, "the last token is sampled again"
+    engine, judge = Drawing(lambda request: 0, version="step_1"), Counting(enough=2)
+    assert _drawn(engine, judge, {0: {}, **cut_off.parts}) == CutOff()
+    (prompt,) = {len(sample.token_ids) - sample.trained for each in judge.judged[0] for sample in each.samples}
+    assert sorted(engine.lengths) == [prompt, prompt, prompt + 3], "of the first problem, and of what goes on"
+    old, mixed = (each.samples[0] for each in judge.judged[1])
+    assert (old.weight_version, old.earlier) == ("step_0", ())
+    assert (mixed.weight_version, mixed.earlier) == ("step_1", (("step_0", 3),))
+
+
+def test_a_group_that_may_have_several_turns_and_a_greedy_attempt_leave_no_parts() -> None:
+    assert _drawn(Drawing(never_at(1), most=4), Counting(enough=1), {0: {}}).parts == {}
+    sampling = replace(SAMPLING, lockstep=False, greedy=True)
+    prompts = [tool_problem(index=index, question=str(index)) for index in range(2)]
+    attempts = attempts_at(prompts, sampling, lambda position, sample: 10 * position + sample + 1)
+    engine = Drawing(lambda request: NEVER if request.seed >= 10 else 0, most=4)
+    with agent_with({"echo": Echo()}) as agent:
+        groups = EarlyStop(sampling, engine, agent, Counting(enough=1), range(2), {0: {}, 1: {}})
+        cut_off = agent.run(groups.run(groups_of(attempts, sampling)))
+    assert {position: [*own] for position, own in cut_off.parts.items()} == {1: [0]}
+
+
+def test_what_a_group_went_on_from_is_kept_where_its_server_dies_while_it_is_aborted() -> None:
+    class Dying(Drawing):
+        async def abort(self, sessions: Collection[str]) -> list[Aborted]:
+            await super().abort(sessions)
+            return []
+
+    parts = _drawn(Drawing(never_at(1), most=4), Counting(enough=1), {1: {}}).parts
+    cut_off = _drawn(Dying(never_at(1), most=9), Counting(enough=1), parts)
+    assert (cut_off.parts, cut_off.tokens) == (parts, 0)

@@ -155,6 +155,7 @@ def test_training_adds_what_it_alone_knows() -> None:
         "sampling_support": [],
         "discarded": False,
         "greedy_reward": 0.25,
+        "earlier_versions": [],
         "completion_tokens": 2,
         "kept": "all",
     }

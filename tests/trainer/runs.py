@@ -39,7 +39,7 @@ from dagrpo.core.section import HeadDtype
 from dagrpo.core.types import Completion, Row, SamplingRequest, ScoringRequest
 from dagrpo.data.prepare import passages_table
 from dagrpo.data.schema import to_table
-from dagrpo.engine.interface import Adapter, EngineOpener, HeldWeights
+from dagrpo.engine.interface import Aborted, Adapter, EngineOpener, HeldWeights
 from dagrpo.engine.sglang.digests import SGLangWeights, digest_on_cpu
 from dagrpo.models.config import Fresh
 from dagrpo.models.fresh import make_fresh
@@ -114,7 +114,7 @@ class ScriptedEngine:
     async def complete(self, request: SamplingRequest, session: str, *, abortable: bool = False) -> Completion:
         raise AssertionError("these runs are in lockstep")
 
-    async def abort(self, sessions: Collection[str]) -> int:
+    async def abort(self, sessions: Collection[str]) -> list[Aborted]:
         raise AssertionError("these runs are in lockstep")
 
     def release_memory(self) -> None:

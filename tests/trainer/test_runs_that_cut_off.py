@@ -5,6 +5,7 @@ import os
 import signal
 from collections.abc import Collection, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -17,8 +18,10 @@ from tests.trainer.free_engine import FreeEngine
 
 from dagrpo.algorithms.config import Algorithm
 from dagrpo.core.errors import Terminated, UserError
+from dagrpo.engine.interface import Aborted
 from dagrpo.rollout.config import Rollout
 from dagrpo.rollout.prompts import prompt_indices
+from dagrpo.rollout.sampling import sampling_seed
 from dagrpo.trainer.config.training import Training
 from dagrpo.trainer.run import TrainingRun
 from dagrpo.trainer.state import states
@@ -27,6 +30,7 @@ from dagrpo.utils.tables import read_parquet
 Inputs = tuple[Path, Path]
 STEPS, PROMPTS, SAMPLES = 5, 3, 2
 CUTTING: dict[str, Any] = {"oversampling": 2.0, "max_aborts": 2, "spread_of": None}
+PARTIAL: dict[str, Any] = {"dynamic_sampling": {**CUTTING, "partial_rollouts": True}}
 
 
 def _run(inputs: Inputs, folder: Path, **training: Any) -> TrainingRun:
@@ -64,8 +68,8 @@ def _handlers_of_a_stage() -> Iterator[None]:
 
 @pytest.mark.parametrize(
     "changes",
-    everyday([{}], [{}, {"staleness": 1}, {"retire_at": 0.5}]),
-    ids=["plain", "staleness", "retire"],
+    everyday([{}, PARTIAL], [{}, PARTIAL, {"staleness": 1}, {"retire_at": 0.5}, {"staleness": 1} | PARTIAL]),
+    ids=str,
 )
 def test_a_run_that_was_killed_goes_on_without_losing_a_prompt(
     inputs: Inputs, tmp_path: Path, changes: dict[str, Any]
@@ -83,6 +87,44 @@ def test_a_run_that_was_killed_goes_on_without_losing_a_prompt(
         sampled = read_parquet(run.rollouts.with_name(f"step_{row['step']:05d}.parquet")).num_rows / SAMPLES
         assert sampled == PROMPTS + row["rollout/discarded_groups"], "what was cut off is in no record"
     assert reported[-1][1]["timing/rewards_seconds"] == 0, "it is no time of its own"
+
+
+def test_what_is_cut_off_goes_on_in_the_next_step_by_its_tokens_and_its_seed(inputs: Inputs, tmp_path: Path) -> None:
+    """Killed after each step: parts come from the saved state."""
+    run = _run(inputs, tmp_path, **PARTIAL)
+    for last in range(1, STEPS):
+        runs.execute(run, FreeEngine, stop=partial(int.__eq__, last))
+    runs.execute(run, FreeEngine)
+    tables = [read_parquet(run.rollouts.with_name(f"step_{step:05d}.parquet")) for step in range(1, STEPS + 1)]
+    rows = [row for table in tables for row in table.to_pylist()]
+    resumed = [row for row in rows if row["earlier_versions"]]
+    assert resumed
+    began = {
+        sampling_seed(run.seed, "rollout", step, position, sample): step
+        for step in range(STEPS)
+        for position in range(2 * PROMPTS)
+        for sample in range(SAMPLES)
+    }
+    for row in resumed:
+        (version, tokens), *_ = row["earlier_versions"]
+        assert version == f"step_{began[row['sampling_seed']]}", "the weights of the step that began it"
+        assert tokens < row["completion_tokens"]
+        assert row["weight_version"] == f"step_{row['step'] - 1}"
+    metrics = read_parquet(run.metrics).to_pylist()
+    assert sum(row["rollout/resumed_trajectories"] for row in metrics) >= sum(not row["discarded"] for row in resumed)
+    for row in metrics:
+        own = [each for each in rows if each["step"] == row["step"] and not each["discarded"]]
+        of_step = f"step_{row['step'] - 1}"
+        old = sum(
+            sum(n for _, n in each["earlier_versions"])
+            if each["weight_version"] == of_step
+            else each["completion_tokens"]
+            for each in own
+        )
+        assert row["rollout/earlier_tokens_fraction"] == pytest.approx(
+            old / sum(each["completion_tokens"] for each in own)
+        )
+        assert row["rollout/oldest_tokens_age"] <= CUTTING["max_aborts"]
 
 
 @pytest.mark.nightly
@@ -114,7 +156,7 @@ def test_greedy_baselines_are_those_of_the_groups_that_have_finished(inputs: Inp
 class ToldWhileAborting(FreeEngine):
     """An engine in which the run is told to stop when groups are cut off for the third time."""
 
-    async def abort(self, sessions: Collection[str]) -> int:
+    async def abort(self, sessions: Collection[str]) -> list[Aborted]:
         if sum(each.startswith("abort") for each in self.asked) == 2:
             os.kill(os.getpid(), signal.SIGTERM)
             await asyncio.sleep(60)

@@ -202,9 +202,8 @@ class Algorithm(Section):
         check_correction(params)
         check_terms(params)
         kl = self.kl
-        if params.training.staleness and kl.coefficient and kl.corrected:
+        if (found := params.training.off_policy) and kl.coefficient and kl.corrected:
             raise UserError(
-                f"training.staleness is {params.training.staleness}, but algorithm.kl.corrected multiplies by the ratio to the policy "
-                "at the beginning of the step, which is then not the one that sampled: set algorithm.kl.corrected to false, or "
-                "training.staleness to 0"
+                f"{found[0]}, but algorithm.kl.corrected multiplies by the ratio to the policy at the beginning of the step, which is then "
+                f"not the one that sampled: set algorithm.kl.corrected to false, or {found[1]}"
             )

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from dagrpo.core.types import EXCLUDED, PromptPictures, Row, Score, StopReason, ToolCall
+from dagrpo.core.types import EXCLUDED, PromptPictures, Row, Score, StopReason, ToolCall, VersionRuns
 
 GREEDY = -1  # sample_index of the one attempt at temperature 0
 BLIND = -2  # of another one at temperature 0, at the prompt without its pictures
@@ -47,6 +47,7 @@ class TokenSample:
     # [tokens], the engine's, of the temperature-scaled softmax over the support; 0.0 where the mask is False; an array of doubles
     logprobs: Sequence[float]
     weight_version: str  # of the weights that wrote it
+    earlier: VersionRuns = ()  # of the first tokens that the policy wrote, if other weights than `weight_version` did
     # [trained tokens], ids from low to high: what top_p and top_k left each one to be drawn from; (): the whole vocabulary
     support: tuple["array[int]", ...] = ()
     trained: int = field(init=False, compare=False, repr=False)  # tokens that the policy wrote

@@ -152,6 +152,10 @@ class ScoringRequest:
     pictures: PromptPictures | None = None  # None: a model of text alone; all pictures precede `first`
 
 
+ABORTED = "abort"
+VersionRuns = tuple[tuple[str, int], ...]  # names of weights, in order, and how many tokens each has sampled
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completion:
     """The engine's result of one request, token for token; nothing is tokenized again.
@@ -162,9 +166,11 @@ class Completion:
 
     token_ids: tuple[int, ...]  # [completion], the stop token included when there is one
     logprobs: tuple[float, ...]  # [completion]
-    # "stop" or "length"; "length" also where it was cut before a token that no policy may write (PictureTokens.unwritten)
+    # "stop" or "length"; "length" also where it was cut before a token that no policy may write (PictureTokens.unwritten); ABORTED:
+    # the engine was asked to abort it
     finish_reason: str
     weight_version: str = "default"  # of the weights that sampled it, as named when loaded
+    earlier: "VersionRuns" = ()  # of its first tokens, if other weights than `weight_version` sampled them
     cached_tokens: int = 0  # of the prompt, from the server's prefix cache
     # [completion], ids from low to high: the sampling mask of each position: tokens that top_p and top_k leave; (): not requested
     support: tuple["array[int]", ...] = ()

@@ -45,6 +45,7 @@ class Capabilities:
     sampling_mask: int = 0  # most tokens of a reported sampling mask: rollout.top_k; 0: it reports none
     scores: bool = False  # it returns logprobs of given tokens: algorithm.teacher
     aborts: bool = False  # it aborts running requests: training.dynamic_sampling.max_aborts
+    aborted_tokens: bool = False  # it returns what it had sampled for these: training.dynamic_sampling.partial_rollouts
     pictures: bool = False  # it reads prompts with pictures
     float32_head: bool = False  # it computes logits in float32 beside a 16-bit model: rollout.head_dtype
     weight_digest: bool = False  # it reports digests of its tensors: training.gates.digest_mebibytes

@@ -75,6 +75,11 @@ def _missing_for_training(params: Params) -> Iterator[str]:
         yield "training.lora.serving is adapter, but the engine serves no adapter: set it to merged"
     if training.dynamic_sampling.max_aborts and not able.aborts:
         yield "training.dynamic_sampling.max_aborts is above 0, but the engine aborts no requests: set it to 0"
+    if training.dynamic_sampling.partial_rollouts and not able.aborted_tokens:
+        yield (
+            "training.dynamic_sampling.partial_rollouts is true, but the engine does not return what it had sampled for aborted requests: "
+            "set it to false"
+        )
     if training.gates.digest_mebibytes and not able.weight_digest:
         yield (
             "training.gates.digest_mebibytes is above 0, but the engine reports no digests of its weights: set it to 0, so that only "

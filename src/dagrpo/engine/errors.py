@@ -1,10 +1,11 @@
 """Errors of rollout servers, and their reasons in a server's log."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from dagrpo.core.errors import TransientError, UserError
+from dagrpo.core.types import Completion
 from dagrpo.utils.full_disk import NEARLY_FULL, disk_of, free_on
 
 TAIL_BYTES = 1 << 16
@@ -27,11 +28,11 @@ class ServerGone(ServerError):
 
 
 class RequestsAborted(ServerError):
-    """Error of requests that this process has aborted: no part of their completions may be used."""
+    """Error of requests that this process has aborted."""
 
-    def __init__(self, tokens: int) -> None:
-        super().__init__(f"The requests were aborted after {tokens} tokens, as enough others had finished.")
-        self.tokens = tokens  # that were written, as far as the server says
+    def __init__(self, completions: Sequence[Completion] = ()) -> None:
+        super().__init__("The requests were aborted, as enough others had finished.")
+        self.completions = completions  # of each request, as far as it was sampled; (): none was sent
 
 
 class ServerUnreachable(ServerError):

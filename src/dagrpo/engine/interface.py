@@ -62,6 +62,15 @@ class HeldWeights(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Aborted:
+    """Request that was aborted, and what had been sampled for it; it may have finished just before."""
+
+    session: str
+    request: SamplingRequest
+    completion: Completion  # as far as its server says
+
+
 class RolloutEngine(Protocol):
     """Engine that completes tokens. All of its servers hold the same weights.
 
@@ -91,10 +100,10 @@ class RolloutEngine(Protocol):
         """
         ...
 
-    async def abort(self, sessions: Collection[str]) -> int:
-        """Abort the abortable requests of these sessions, whose results are not needed any more.
+    async def abort(self, sessions: Collection[str]) -> list[Aborted]:
+        """Abort the abortable requests of these sessions; return what was sampled for those that a server has answered.
 
-        When it returns, all of them have ended. Returns the number of tokens that were sampled for them.
+        When it returns, all of them have ended.
         """
         ...
 

@@ -8,7 +8,7 @@ from uuid import uuid4
 from dagrpo.core.types import Completion, SamplingRequest
 from dagrpo.engine.background import BackgroundLoop, all_of
 from dagrpo.engine.errors import RequestsAborted, ServerError, ServerGone, ServerLost, ServerUnreachable
-from dagrpo.engine.interface import Client, WeightVersion
+from dagrpo.engine.interface import Aborted, Client, WeightVersion
 from dagrpo.utils.console import say
 
 SLICE = 64  # requests per HTTP request when not in lockstep
@@ -98,23 +98,28 @@ class SessionServers:
             self._give_up(shared.server, error)
             raise ServerGone(str(error)) from None
 
-    async def abort(self, sessions: Collection[str]) -> int:
-        """Abort the abortable requests of these sessions; return the number of tokens that were sampled for them."""
-        shared_requests = [shared for shared, session in self._abortable.items() if session in sessions]
-        return sum(await all_of(map(self._aborted, shared_requests)))
+    async def abort(self, sessions: Collection[str]) -> list[Aborted]:
+        """Abort the abortable requests of these sessions; return what was sampled for them."""
+        found = [(session, shared) for shared, session in self._abortable.items() if session in sessions]
+        completions = await all_of(self._aborted(shared) for _, shared in found)
+        return [
+            Aborted(session=session, request=request, completion=completion)
+            for (session, shared), own in zip(found, completions, strict=True)
+            for request, completion in zip(shared.requests, own, strict=False)  # none: no server has answered
+        ]
 
-    async def _aborted(self, shared: _SharedRequest) -> int:
-        """Abort a request until it is over; return the number of its tokens. Its error matters only if no server is left."""
+    async def _aborted(self, shared: _SharedRequest) -> Sequence[Completion]:
+        """Abort a request until it is over; return what was sampled. Its error matters only if no server is left."""
         while not shared.completions.done():
             if shared.server in self._servers:
                 await self._abort_at(shared.server, shared.identifiers)
             await asyncio.wait([shared.completions], timeout=SECONDS_TO_ABORT)
         try:
-            return sum(len(completion.token_ids) for completion in shared.completions.result())
+            return shared.completions.result()
         except RequestsAborted as aborted:
-            return aborted.tokens
+            return aborted.completions
         except ServerError:
-            return 0
+            return ()
 
     async def _abort_at(self, server: int, identifiers: Sequence[str]) -> None:
         try:

@@ -91,6 +91,7 @@ def _training_columns(step: int, graded: Sequence[GradedTrajectory]) -> dict[str
         "token_advantages": [()] * count,
         "greedy_reward": [None] * count,
         "discarded": [False] * count,
+        "earlier_versions": [[run for sample in each.samples for run in sample.earlier] for each in trajectories],
         "completion_tokens": [each.tokens for each in trajectories],
         "kept": [ALL] * count,
     }

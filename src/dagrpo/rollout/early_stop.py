@@ -1,18 +1,18 @@
 """Free-running groups, judged as they finish, until there are enough.
 
-The rest is cut off: its requests are aborted at the engine, and none of its tokens is used. trainer/sampling/dynamic_sampling.py decides
-which groups count.
+The rest is cut off: its requests are aborted at the engine. What was sampled for it is either thrown away, or returned as parts, which
+a later round continues. trainer/sampling/dynamic_sampling.py decides which groups count.
 """
 
 import asyncio
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from dagrpo.core.trajectory import Trajectory
-from dagrpo.core.types import Completion, SamplingRequest
+from dagrpo.core.trajectory import GREEDY, Trajectory
+from dagrpo.core.types import ABORTED, Completion, SamplingRequest
 from dagrpo.engine.errors import ServerError
 from dagrpo.engine.interface import RolloutEngine
 from dagrpo.rollout.open_agent import OpenAgent
@@ -34,11 +34,57 @@ class Judge(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """Attempt of a single turn whose group was cut off, as far as it was sampled."""
+
+    seed: int  # of the attempt
+    completion: Completion  # whole, or ABORTED, and then to be continued
+
+
+Parts = Mapping[int, Part]  # of a group, by the index of the sample
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CutOff:
     """Result of an early stop: the groups that were cut off."""
 
     positions: tuple[int, ...] = ()  # rising, of the problems whose groups were cut off
-    tokens: int = 0  # that were written for these, as far as the engine tells
+    tokens: int = 0  # that were written for these and are in no part, as far as the engine tells
+    parts: Mapping[int, Parts] = field(default_factory=dict)  # by position
+
+
+def kept(part: Completion) -> Completion:
+    """Return the completion that a later step can continue: without its last token if it was aborted.
+
+    That token may be the end of the completion, which the engine had not seen yet; it is sampled again.
+    """
+    if part.finish_reason != ABORTED:
+        return part
+    count = max(len(part.token_ids) - 1, 0)
+    return replace(part, token_ids=part.token_ids[:count], logprobs=part.logprobs[:count], support=part.support[:count])
+
+
+def continued(request: SamplingRequest, part: Completion) -> SamplingRequest:
+    """Return the request for the rest of a completion: with the same seed, whose next draws depend on positions."""
+    return replace(
+        request,
+        input_ids=request.input_ids + part.token_ids,
+        max_new_tokens=request.max_new_tokens - len(part.token_ids),
+    )
+
+
+def followed(part: Completion, rest: Completion) -> Completion:
+    """Return a part and its rest as one completion, which names the weights of both."""
+    of_part = len(part.token_ids) - sum(tokens for _, tokens in part.earlier)
+    is_same = part.weight_version == rest.weight_version
+    return replace(
+        rest,
+        token_ids=part.token_ids + rest.token_ids,
+        logprobs=part.logprobs + rest.logprobs,
+        support=part.support + rest.support,
+        earlier=part.earlier if is_same else (*part.earlier, (part.weight_version, of_part)),
+        cached_tokens=part.cached_tokens,  # of the prompt without the part
+    )
 
 
 class EarlyStop:
@@ -49,9 +95,17 @@ class EarlyStop:
     """
 
     def __init__(
-        self, sampling: Sampling, engine: RolloutEngine, agent: OpenAgent, judge: Judge, cuttable: Collection[int]
+        self,
+        sampling: Sampling,
+        engine: RolloutEngine,
+        agent: OpenAgent,
+        judge: Judge,
+        cuttable: Collection[int],
+        parts: Mapping[int, Parts] | None = None,
     ) -> None:
+        """Set up a round. `parts`, by position, are continued; groups without an entry, which may be {}, leave none."""
         assert sampling.batch_size is None, "all are in flight at once"
+        given = parts or {}
         self._sampling = sampling
         self._engine = engine
         self._agent = agent
@@ -61,12 +115,15 @@ class EarlyStop:
         self._abortable = bool(cuttable)
         self._cut: set[int] = set()
         self._token_counts: Counter[int] = Counter()  # tokens that the engine has given to each group
+        # By position and seed: as far as they were sampled.
+        self._completions = {at: {each.seed: each.completion for each in own.values()} for at, own in given.items()}
+        self._given = Counter({at: _tokens(own.values()) for at, own in self._completions.items()})
         self._retried = 0
 
     async def run(self, groups: Sequence[Group]) -> CutOff:
         """Run until the last group is judged or cut off."""
         tasks = {asyncio.ensure_future(self._make_and_judge(group)): group[0].position for group in groups}
-        running, aborted = {*tasks}, 0
+        running = {*tasks}
         try:
             while running:
                 done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
@@ -75,15 +132,27 @@ class EarlyStop:
                 if self._cuttable and running and self._judge.is_full:
                     cut = {task for task in running if tasks[task] in self._cuttable}
                     running -= cut
-                    aborted += await self._cut_off({task: tasks[task] for task in cut})
+                    await self._cut_off({task: tasks[task] for task in cut})
         finally:
             for task in running:
                 task.cancel()
             await _wait_for_end(tasks)
             self._executor.shutdown(wait=False, cancel_futures=True)  # it works only where this was broken off
         report_retries(self._retried)
-        returned = sum(self._token_counts[position] for position in self._cut)
-        return CutOff(positions=tuple(sorted(self._cut)), tokens=returned + aborted)
+        found = {group[0].position: self._parts_of(group) for group in groups if group[0].position in self._cut}
+        parts = {position: own for position, own in found.items() if own}
+        saved = sum(_tokens(part.completion for part in own.values()) for own in parts.values())
+        written = sum(self._token_counts[position] + self._given[position] for position in self._cut)
+        return CutOff(positions=tuple(sorted(self._cut)), tokens=written - saved, parts=parts)
+
+    def _parts_of(self, group: Group) -> Parts:
+        """Return the parts of a group that was cut off. A greedy attempt leaves none: as a baseline it is of one policy."""
+        own = self._completions.get(group[0].position, {})
+        return {
+            one.sample_index: Part(seed=one.seed, completion=own[one.seed])
+            for one in group
+            if one.seed in own and one.sample_index != GREEDY
+        }
 
     async def _make_and_judge(self, group: Group) -> None:
         position = group[0].position
@@ -91,9 +160,12 @@ class EarlyStop:
         async def send(request: SamplingRequest) -> Completion:
             if position in self._cut:  # an agent that takes its time to end
                 raise ServerError("The attempt was cut off, as there are enough others.")
-            completion = await self._engine.complete(request, session=str(position), abortable=self._abortable)
-            self._token_counts[position] += len(completion.token_ids)
-            return completion
+            part = self._completions.get(position, {}).get(request.seed)
+            if part is not None and part.finish_reason != ABORTED:
+                return part
+            rest = request if part is None else continued(request, part)
+            completion = await self._engine.complete(rest, session=str(position), abortable=self._abortable)
+            return self._taken(position, request.seed, completion)
 
         trajectories, retried = await attempts_of(group, self._sampling, self._agent, send)
         self._retried += retried
@@ -101,8 +173,17 @@ class EarlyStop:
         if position not in self._cut:
             await asyncio.get_running_loop().run_in_executor(self._executor, self._judge.judge, position, trajectories)
 
-    async def _cut_off(self, groups: dict["asyncio.Task[None]", int]) -> int:
-        """Cancel these groups, here and at the engine; return how many tokens the engine had written but not returned.
+    def _taken(self, position: int, seed: int, completion: Completion) -> Completion:
+        """Count a completion; return it as a whole, and remember it in case that its group is cut off."""
+        self._token_counts[position] += len(completion.token_ids)
+        own, whole = self._completions.get(position), kept(completion)
+        if own is None or not whole.token_ids:
+            return completion
+        own[seed] = followed(own[seed], whole) if seed in own else whole
+        return own[seed]
+
+    async def _cut_off(self, groups: dict["asyncio.Task[None]", int]) -> None:
+        """Cancel these groups, here and at the engine.
 
         Errors of an agent while it is cut off are ignored.
         """
@@ -110,9 +191,13 @@ class EarlyStop:
         self._cuttable -= self._cut
         for task in groups:
             task.cancel()
-        tokens = await self._engine.abort([str(position) for position in groups.values()])
+        for each in await self._engine.abort([str(position) for position in groups.values()]):
+            self._taken(int(each.session), each.request.seed, each.completion)
         await _wait_for_end(groups)
-        return tokens
+
+
+def _tokens(completions: Iterable[Completion]) -> int:
+    return sum(len(completion.token_ids) for completion in completions)
 
 
 async def _wait_for_end(tasks: Collection["asyncio.Task[None]"]) -> None:

@@ -182,6 +182,7 @@ def _sample(leaf: Turn, own: Sequence[Turn]) -> TokenSample:
         loss_mask=mask,  # type: ignore[arg-type]  # a byte is as good as a bool
         logprobs=logprobs,
         weight_version=leaf.completion.weight_version,
+        earlier=leaf.completion.earlier,  # of an attempt with a single turn: others start again
         support=tuple(ids for turn in own for ids in turn.completion.support),
     )
 

@@ -78,6 +78,8 @@ _ADDED_BY_TRAINING = [
     required("discarded", pa.bool_()),
     # of the greedy completion of its problem; null: no advantage asked for one, or it was left out
     pa.field("greedy_reward", pa.float32()),
+    # (name of weights, tokens): those of the first completion_ids that earlier weights sampled; weight_version is of the rest
+    required("earlier_versions", pa.map_(pa.string(), pa.int32())),
     required("completion_tokens", pa.int32()),  # that the policy wrote, whatever runtime.keep_rollouts left out
     required("kept", pa.string()),  # ALL, ROUNDED or REWARDS
 ]

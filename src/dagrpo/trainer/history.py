@@ -8,8 +8,8 @@ from dataclasses import replace
 from dagrpo.rewards.hacking import WINDOW, hacked
 from dagrpo.rollout.collect import FailedPrograms
 from dagrpo.rollout.kept_rollouts import kept_rollouts
-from dagrpo.trainer import checks
 from dagrpo.trainer.checks.suite import CheckSuite, Figures, storable
+from dagrpo.trainer.checks.usable import require_calls
 from dagrpo.trainer.metrics.clock import Clock
 from dagrpo.trainer.metrics.step import in_brief, rollout_rows, step_metrics
 from dagrpo.trainer.metrics.throughput import Throughput
@@ -122,7 +122,7 @@ class History:
         self._report(step, self._checks.count(metrics | clock.laps | timings))
         if self._run.rollout.agent.require_calls:
             called = (self._record.metrics(number)[CALLED] for number in range(1, step + 1))
-            checks.require_calls(called, rollouts.functions, step)
+            require_calls(called, rollouts.functions, step)
         if len(self._run.reward.components) > 1:
             self._hacking.warn(step, self._record)
         self._checks.after_record(step, rows)

@@ -36,7 +36,7 @@ def take_steps(
         saver.finish()  # the state that was written during sampling, before its weights change
         batch = broadcast_batch(rollouts, world)
         stats = policy.update(step, batch, rollouts)  # advantages, mini-batches, loss, optimizer
-        figures = checks.after_update(step, batch, stats)
+        figures = checks.after_update(step, batch, stats, rollouts)
         sync.push(step + 1)  # into the engine
         history.append(rollouts, stats, figures)
         saver.save_if_due(step + 1)

@@ -101,7 +101,9 @@ def _of_sampling_ahead(inputs: tuple[Path, Path], folder: Path) -> set[str]:
 
 def _of_cutting_off(inputs: tuple[Path, Path], folder: Path) -> set[str]:
     run = runs.training_run(inputs, folder / "state", folder, steps=1)
-    cutting = run.training.model_dump() | {"dynamic_sampling": {"oversampling": 2.0, "max_aborts": 1}}
+    cutting = run.training.model_dump() | {
+        "dynamic_sampling": {"oversampling": 2.0, "max_aborts": 1, "partial_rollouts": True}
+    }
     rollout = run.rollout.model_copy(update={"deterministic": False})
     run = replace(run, training=Training.model_validate(cutting), rollout=rollout)
     return {*runs.execute(run, FreeEngine)[1][0][1]}

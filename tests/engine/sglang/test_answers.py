@@ -20,7 +20,7 @@ from dagrpo.engine import http
 from dagrpo.engine.errors import ServerAway, ServerError
 from dagrpo.engine.http import Endpoint, message_of
 from dagrpo.engine.interface import WITHOUT_WEIGHTS, WeightVersion, new_version
-from dagrpo.engine.sglang.answers import completions_of, digests_of, scores_of, tokens_written
+from dagrpo.engine.sglang.answers import completions_of, digests_of, scores_of
 from dagrpo.engine.sglang.client import ServerClient
 
 VERSION = WeightVersion(name="default", sent="default")
@@ -97,6 +97,43 @@ def test_a_token_that_the_model_does_not_have_is_refused_sampled_or_in_a_mask() 
         completions_of(sampled, [REQUEST], ADDRESS, VERSION, vocabulary=100)
     with pytest.raises(ServerError, match="token 9, where the model has 9 tokens"):
         cut(vocabulary=9)
+
+
+def aborted(request: SamplingRequest = REQUEST, *entries: list[Any], **about: Any) -> Completion:
+    """What is made of the answer to an aborted request: tokens in `entries`."""
+    reason = {"type": "abort", "message": "Aborted"}
+    (answer,) = changed(**({"output_token_logprobs": list(entries), "finish_reason": reason} | about))
+    data = json.dumps([answer | {"output_ids": [entry[1] for entry in entries]}]).encode()
+    (completion,) = completions_of(data, [request], ADDRESS, VERSION, may_be_aborted=True)
+    return completion
+
+
+def test_an_aborted_request_has_the_tokens_that_were_sampled_or_none_if_it_was_waiting() -> None:
+    part = aborted(REQUEST, [-0.5, 7, None])
+    assert (part.token_ids, part.logprobs, part.finish_reason) == ((7,), (-0.5,), "abort")
+    assert aborted().token_ids == ()
+    assert aborted(CUT, output_token_sampling_mask=None).support == (), "it has none yet"
+    masked = aborted(CUT, [-2.5, 7, None], output_token_sampling_mask=[[9, 7]], output_token_sampling_logprobs=[-0.5])
+    assert (masked.logprobs, [list(ids) for ids in masked.support]) == ((-0.5,), [[7, 9]])
+    finished = aborted(REQUEST, [-0.5, 7, None], finish_reason={"type": "stop"})
+    assert finished.finish_reason == "stop", "it has ended before it could be aborted"
+
+
+@pytest.mark.parametrize(
+    ("entries", "about", "words"),
+    [
+        ([[-0.5, 7, None]] * 3, {}, "3 tokens, where the request asks for 0 to 2"),
+        ([[None, 7, None]], {}, "the weights are not finite"),
+        ([[-0.5, 7, None]], {"weight_version": "another"}, "another process updates this server"),
+        ([], {"finish_reason": {"type": "stop"}}, "0 tokens, where the request asks for 1 to 2"),
+        ([[-0.5, 7, None]], {"output_token_logprobs": []}, "returned logprobs of other tokens than it sampled"),
+    ],
+)
+def test_an_aborted_request_whose_tokens_cannot_be_used_is_one_sentence(
+    entries: list[list[Any]], about: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(ServerError, match=words):
+        aborted(REQUEST, *entries, **about)
 
 
 ASKED = ScoringRequest(token_ids=(5, 7, 8), first=1)
@@ -357,8 +394,3 @@ def test_a_long_answer_of_another_form_takes_no_memory_for_each_of_its_mistakes(
         assert tracemalloc.get_traced_memory()[1] < 10 * len(data)
     finally:
         tracemalloc.stop()
-
-
-@pytest.mark.parametrize("count", [b"1e999", b"-3", b"1" * 400])
-def test_an_impossible_count_of_aborted_tokens_counts_as_none(count: bytes) -> None:
-    assert tokens_written(b'[{"meta_info": {"completion_tokens": %b}}]' % count) == 0

@@ -10,15 +10,9 @@ from tests.rollout.problems import problem
 from dagrpo.core.errors import UserError
 from dagrpo.core.trajectory import TokenSample, Trajectory
 from dagrpo.trainer.batches.batch import Batch, TokenSequences
-from dagrpo.trainer.checks import (
-    FIRST_STEPS,
-    logprob_differences,
-    require_calls,
-    require_finite_gradient,
-    require_the_policys_rollouts,
-    require_usable,
-)
-from dagrpo.trainer.checks.logprob_agreement import OUTSIDE
+from dagrpo.trainer.checks.finite import require_finite_gradient
+from dagrpo.trainer.checks.logprob_agreement import OUTSIDE, logprob_differences, require_the_policys_rollouts
+from dagrpo.trainer.checks.usable import FIRST_STEPS, require_calls, require_usable
 from dagrpo.trainer.config.checks import Gates
 from dagrpo.utils.tables import read_parquet
 

@@ -57,7 +57,7 @@ class Steps:
 
     def next(self, step: int) -> Rollouts:
         rollouts = self.sampler.sample(step, Clock())
-        assert self.engine.at_work.total() == 0, "something still runs"
+        assert not any(self.engine.at_work.values()), "something still runs"
         return rollouts
 
 

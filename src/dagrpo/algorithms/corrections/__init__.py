@@ -72,10 +72,10 @@ def check_correction(params: Params) -> None:
     config, loss = params.algorithm.correction, params.algorithm.loss
     correction = CORRECTIONS.get(config.name)
     is_weighed = correction.weighs or LOSSES.get(loss.name).anchored_on_rollout(loss)
-    if params.training.staleness and not is_weighed:
+    if (found := params.training.off_policy) and not is_weighed:
         raise UserError(
-            f"training.staleness is {params.training.staleness}, but with algorithm.correction {config.name} nothing weighs tokens "
-            "that earlier weights sampled: take algorithm.correction: {name: token_truncated}, or set training.staleness to 0"
+            f"{found[0]}, but with algorithm.correction {config.name} nothing weighs tokens that earlier weights sampled: take "
+            f"algorithm.correction: {{name: token_truncated}}, or set {found[1]}"
         )
     correction.check(config, params)
 

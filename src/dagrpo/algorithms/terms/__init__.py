@@ -70,10 +70,9 @@ def check_terms(params: Params) -> None:
     """Raise UserError if one of algorithm.terms does not fit the other parameters."""
     for name, config in computed(params.algorithm.terms).items():
         term = TERMS.get(name)
-        if term.needs_teacher and params.training.staleness:
+        if term.needs_teacher and (found := params.training.off_policy):
             raise UserError(
-                f"training.staleness is {params.training.staleness}, but no correction weighs algorithm.terms.{name}, which "
-                "assumes that the current policy sampled the tokens: take algorithm.loss: {name: on_policy_distillation}, set "
-                f"algorithm.terms.{name}.coefficient to 0, or training.staleness to 0"
+                f"{found[0]}, but no correction weighs algorithm.terms.{name}, which assumes that the current policy sampled the tokens: "
+                f"take algorithm.loss: {{name: on_policy_distillation}}, set algorithm.terms.{name}.coefficient to 0, or {found[1]}"
             )
         term.check(config, params)

@@ -236,6 +236,7 @@ ENGINE = Engine(
         sampling_mask=4096,  # --sampling-mask-max-tokens
         scores=True,
         aborts=True,
+        aborted_tokens=True,
         pictures=True,
         float32_head=True,
         weight_digest=True,

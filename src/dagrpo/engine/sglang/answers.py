@@ -6,7 +6,6 @@ A server may run elsewhere, be of another version, or not be an SGLang server at
 from __future__ import annotations
 
 import itertools
-import json
 from array import array
 from collections.abc import Mapping, Sequence
 
@@ -15,7 +14,7 @@ from numpy.typing import NDArray
 
 from dagrpo.core.escape import one_line
 from dagrpo.core.image_tokens import picture_lengths
-from dagrpo.core.types import Completion, PromptPictures, SamplingRequest, ScoringRequest
+from dagrpo.core.types import ABORTED, Completion, PromptPictures, SamplingRequest, ScoringRequest
 from dagrpo.engine.errors import ServerAway, ServerError
 from dagrpo.engine.http import LONGEST_MESSAGE
 from dagrpo.engine.interface import WITHOUT_WEIGHTS, WeightVersion
@@ -34,7 +33,7 @@ from dagrpo.engine.sglang.images import files_of, written_length
 
 ROUNDING = 1e-3  # by which a logprob may exceed 0
 LOWEST = -1e6  # of a logprob: a softmax of float32 hardly has one below -1e3, and -1e308 would be infinite in float32
-MOST_TOKENS = 1 << 31  # of a vocabulary whose size is unknown, or of an aborted completion
+MOST_TOKENS = 1 << 31  # of a vocabulary whose size is unknown
 SEPARATOR = ":"  # between the names of an adapter and of its tensor in a server's digests
 
 
@@ -44,14 +43,19 @@ def completions_of(
     address: str,
     version: WeightVersion,
     vocabulary: int = MOST_TOKENS,
+    *,
+    may_be_aborted: bool = False,
 ) -> list[Completion]:
-    """Return one completion per request, in order. `vocabulary`: the size of the model's.
+    """Return one completion per request, in order. `vocabulary`: the size of the model's. `may_be_aborted`: some were asked to end.
 
     Raises ServerError if the answer does not fit the requests, or has tokens that the model does not have.
     """
     replies = _replies(data, len(requests), address)
     try:
-        completions = [_completion(*pair, address, version) for pair in zip(replies, requests, strict=True)]
+        completions = [
+            _completion(*pair, address, version, may_be_aborted=may_be_aborted)
+            for pair in zip(replies, requests, strict=True)
+        ]
         _require_known(completions, vocabulary)
         return completions
     except _Misfit as fault:
@@ -69,15 +73,6 @@ def scores_of(
         raise refused(address, "/generate", str(fault), data) from None
 
 
-def tokens_written(data: bytes) -> int:
-    """Return the number of tokens in an answer to aborted requests, 0 for missing counts. The tokens are counted, and never used."""
-    try:
-        counts = (int(reply["meta_info"]["completion_tokens"]) for reply in json.loads(data))
-        return sum(count for count in counts if 0 <= count < MOST_TOKENS)
-    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
-        return 0
-
-
 class _Misfit(Exception):
     """Error of an answer in SGLang's form that does not fit its request."""
 
@@ -91,7 +86,8 @@ def _replies(data: bytes, count: int, address: str) -> list[Reply]:
 
 def _scores(reply: Reply, request: ScoringRequest, address: str, version: WeightVersion) -> tuple[float, ...]:
     about = reply.meta_info
-    _require_finished(about, address, version)
+    _require_finished(about, address)
+    _require_made_by(about, address, version)
     if files_of(request):
         _require_expanded(reply, request.token_ids, request.pictures, address)
     logprobs, tokens = entries_of(about.input_token_logprobs, address)
@@ -103,18 +99,24 @@ def _scores(reply: Reply, request: ScoringRequest, address: str, version: Weight
     return _logprobs(logprobs, address)
 
 
-def _completion(reply: Reply, request: SamplingRequest, address: str, version: WeightVersion) -> Completion:
+def _completion(
+    reply: Reply, request: SamplingRequest, address: str, version: WeightVersion, *, may_be_aborted: bool
+) -> Completion:
     about = reply.meta_info
-    _require_finished(about, address, version)
-    if files_of(request):
+    aborted = may_be_aborted and about.finish_reason.type == ABORTED
+    if not aborted:
+        _require_finished(about, address)
+    _require_made_by(about, address, version)
+    if files_of(request) and not aborted:
         _require_expanded(reply, request.input_ids, request.pictures, address)
     of_entries, tokens = entries_of(about.output_token_logprobs, address)
     most = request.max_new_tokens
-    if not min(1, most) <= len(tokens) <= most:
-        raise _Misfit(f"{len(tokens)} tokens, where the request asks for {min(1, most)} to {most}")
+    least = 0 if aborted else min(1, most)
+    if not least <= len(tokens) <= most:
+        raise _Misfit(f"{len(tokens)} tokens, where the request asks for {least} to {most}")
     _require_matched(tokens, tuple(reply.output_ids), address)
     support: tuple[array[int], ...] = ()
-    if request.support:
+    if request.support and tokens:
         support, logprobs = _support(about, tokens, request.top_k, address)
     else:
         logprobs = _logprobs(of_entries, address)
@@ -137,12 +139,16 @@ def _require_known(completions: Sequence[Completion], vocabulary: int) -> None:
             raise _Misfit(f"token {largest}, where the model has {vocabulary} tokens")
 
 
-def _require_finished(about: About, address: str, version: WeightVersion) -> None:
-    """Raise ServerError for an aborted request, or one that other weights have answered; ServerAway for one without weights."""
+def _require_finished(about: About, address: str) -> None:
+    """Raise ServerError for an aborted request."""
     reason = about.finish_reason
     if reason.type not in ("stop", "length"):
         message = one_line(str(reason.message or reason.type), LONGEST_MESSAGE)
         raise ServerError(f"{address} gave up a request: {message}")
+
+
+def _require_made_by(about: About, address: str, version: WeightVersion) -> None:
+    """Raise ServerError for a request that other weights than `version` have answered; ServerAway for one without weights."""
     versions = {about.weight_version, *(span.version for span in about.weight_versions or ())}
     if any(each.startswith(WITHOUT_WEIGHTS) for each in versions):
         raise ServerAway(f"{address} was started again, and holds no weights yet.")

@@ -21,7 +21,6 @@ from dagrpo.engine.sglang.answers import (
     completions_of,
     digests_of,
     scores_of,
-    tokens_written,
     without_name,
 )
 from dagrpo.engine.sglang.digests import SGLangWeights
@@ -74,17 +73,23 @@ class ServerClient:
     ) -> list[Completion]:
         """Return one completion per request, in order, by one HTTP request. Raises ServerError also if other weights made them.
 
-        With an identifier for each they can be aborted together: raises RequestsAborted then, even if some had finished.
+        With an identifier for each they can be aborted together: raises RequestsAborted then, with what was sampled for each.
         """
         assert not self._released, "a server without weights is asked"
         self._waiting.update(identifiers)
         try:
             async with self._turn(identifiers):
                 await self._read_shared((request.input_ids, request) for request in requests)
-                self._require_wanted(identifiers)
+                if not self._aborted.isdisjoint(identifiers):
+                    raise RequestsAborted
                 answer = await self._answer_to(self._body(requests, identifiers))
-                self._require_wanted(identifiers, answer)
-                return completions_of(answer, requests, self.address, version, self._vocabulary)
+                aborted = not self._aborted.isdisjoint(identifiers)
+                completions = completions_of(
+                    answer, requests, self.address, version, self._vocabulary, may_be_aborted=aborted
+                )
+                if aborted:
+                    raise RequestsAborted(completions)
+                return completions
         finally:
             self._waiting.difference_update(identifiers)
             self._aborted.difference_update(identifiers)
@@ -99,7 +104,7 @@ class ServerClient:
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if task is None or not task.cancelling():
-                raise RequestsAborted(0) from None  # by `abort`, which cancels the turn alone
+                raise RequestsAborted from None  # by `abort`, which cancels the turn alone
             if not turn.cancelled():
                 self._turns.release()
             raise
@@ -110,11 +115,6 @@ class ServerClient:
             yield
         finally:
             self._turns.release()
-
-    def _require_wanted(self, identifiers: Sequence[str], answer: bytes = b"") -> None:
-        """Raise RequestsAborted if one of these was aborted, with the number of tokens in the answer."""
-        if not self._aborted.isdisjoint(identifiers):
-            raise RequestsAborted(tokens_written(answer))
 
     def _body(self, requests: Sequence[SamplingRequest], identifiers: Sequence[str]) -> dict[str, Any]:
         body: dict[str, Any] = {

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from dagrpo.core.errors import UserError
@@ -50,8 +50,9 @@ def compared_in(rollout: Rollout, training: Training) -> str:
 
 
 def outside_share(differences: ArrayLike, dtype: str) -> float:
-    """Return the share of logprob differences, in nats, outside the band of an engine's type."""
-    return float(np.mean(~(np.abs(np.asarray(differences, dtype=np.float64)) <= BAND[dtype])))  # NaN is outside
+    """Return the share of logprob differences, in nats, outside the band of an engine's type; 0 of none."""
+    outside = ~(np.abs(np.asarray(differences, dtype=np.float64)) <= BAND[dtype])  # NaN is outside
+    return float(outside.mean()) if len(outside) else 0.0
 
 
 def largest_share(gates: Gates, dtype: str) -> float:
@@ -68,27 +69,31 @@ def require_the_policys_rollouts(
     state: Path,
     step: int,
     staleness: int = 0,
+    is_earlier: NDArray[np.bool_] | None = None,
 ) -> dict[str, float]:
-    """Return the share of a step's tokens outside the band.
+    """Return the share of a step's tokens outside the band, of those that weights of earlier steps have not sampled.
 
     `trainer_logprobs`: [trained tokens], of the policy before the step; how far the step's updates move it is not limited.
     `dtype` is the value of `compared_in`; the step counts from 1. Raises UserError, which names a table of all tokens in the
     folder `state`, if the engine's logprobs are not the policy's, so that it sampled with other weights.
 
     `staleness`: how many steps ago the sampling weights were the policy's. Above 0 the policy has moved since, and only a mean
-    difference that no weight could correct is refused. Digests and probe then show whether the engine holds the synced weights.
+    difference that no weight could correct is refused. Digests and probe then show whether the engine holds the synced weights. The same
+    holds for the tokens that `is_earlier` marks, [trained tokens], which an attempt that went on had from earlier steps.
     """
-    mean = logprob_differences(batch.rollout_logprobs, trainer_logprobs)["policy/logprob_difference_mean"]
-    share = outside_share(batch.rollout_logprobs - trainer_logprobs.cpu(), dtype)
-    limit, largest = (FARTHEST, 1.0) if staleness else (LARGEST_MEAN_DIFFERENCE[dtype], largest_share(gates, dtype))
-    if mean <= limit and share <= largest:  # NaN fails both comparisons
+    differences = np.abs((batch.rollout_logprobs - trainer_logprobs.cpu()).numpy().astype(np.float64))
+    is_old = np.full(len(differences), staleness > 0) if is_earlier is None else is_earlier | (staleness > 0)
+    share = outside_share(differences if staleness else differences[~is_old], dtype)
+    moved, mean = (float(part.mean()) if len(part) else 0.0 for part in (differences[is_old], differences[~is_old]))
+    limit, largest = LARGEST_MEAN_DIFFERENCE[dtype], 1.0 if staleness else largest_share(gates, dtype)
+    if moved <= FARTHEST and mean <= limit and share <= largest:  # NaN fails each comparison
         return {OUTSIDE: share}
     path = keep(state, "rollouts", step, _table(batch, trainer_logprobs))
-    if staleness:
+    if not moved <= FARTHEST:
+        key = "training.staleness" if staleness else "training.dynamic_sampling.max_aborts"
         raise UserError(
-            f"step {step}: the policy has moved by {mean:.3g} nats per token since its batch was sampled (training.staleness: "
-            f"{staleness}), and no correction reaches further than {limit:g}: lower training.staleness or "
-            f"training.learning_rate. Every token is in {path}."
+            f"step {step}: the policy has moved by {moved:.3g} nats per token since earlier weights sampled tokens of its batch, and no "
+            f"correction reaches further than {FARTHEST:g}: lower {key} or training.learning_rate. Every token is in {path}."
         )
     if not mean <= limit:
         found = f"the engine's logprobs are {mean:.3g} nats per token away from the trainer's, where {dtype} explains at most {limit:g}"

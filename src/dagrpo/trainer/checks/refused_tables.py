@@ -41,11 +41,9 @@ def _table(trajectories: Sequence[Trajectory]) -> pa.Table:
         "fault": pa.array([each.fault for each in trajectories], pa.string()),
         "dropped_calls": pa.array([each.dropped_calls for each in trajectories], pa.int32()),
         "text": pa.array([each.text for each in trajectories], pa.string()),
-        "completion_ids": pa.array([_written(each) for each in trajectories], pa.list_(pa.int32())),
+        "completion_ids": pa.array(
+            [[token for sample in each.samples for token in sample.completion_ids] for each in trajectories],
+            pa.list_(pa.int32()),
+        ),
     }
     return pa.table(columns)
-
-
-def _written(trajectory: Trajectory) -> list[int]:
-    """Return the tokens that the policy wrote, over all samples."""
-    return [token for sample in trajectory.samples for token in sample.completion_ids]

@@ -25,8 +25,8 @@ from dagrpo.trainer.config.checks import Gates
 from dagrpo.trainer.model.policy import Policy
 from dagrpo.trainer.run import TrainingRun
 from dagrpo.trainer.sampling.dynamic_sampling import CUT_OFF_GROUPS
-from dagrpo.trainer.sampling.prefetch import steps_in_sampler
 from dagrpo.trainer.sampling.prompt_sampler import PromptSampler
+from dagrpo.trainer.sampling.rollouts import Rollouts
 from dagrpo.trainer.state.records import Record
 from dagrpo.trainer.update.stats import UpdateStats
 from dagrpo.utils.distributed import World
@@ -54,7 +54,6 @@ class CheckSuite:
         self._run = run
         self._prompts = prompts
         self._record = record
-        self._world = world
         self._weight_sync = WeightSyncCheck(gates, run.seed)
         self._probe = Probe(
             gates,
@@ -104,12 +103,12 @@ class CheckSuite:
         """Return True if weight checks are due, the same in every rank."""
         return self._is_first or finished % self._every == 0
 
-    def after_update(self, step: int, batch: Batch, stats: UpdateStats) -> Figures:
-        """Check the update of `step` (0-based) on rank 0; return the figures, which are part of the result.
+    def after_update(self, step: int, batch: Batch, stats: UpdateStats, rollouts: Rollouts | None) -> Figures:
+        """Check the update of `step` (0-based) on rank 0, which has its rollouts; return the figures, which are part of the result.
 
         A skipped step is not compared, as its logprobs are not finite: its share is 0.
         """
-        if not self._world.is_rank_zero:
+        if rollouts is None:
             return {}
         self._updated = self._updated or stats.grad_norm > 0
         run, skipped = self._run, {SKIPPED: float(stats.skipped)}
@@ -122,7 +121,8 @@ class CheckSuite:
             dtype=compared_in(run.rollout, run.training),
             state=run.state,
             step=step + 1,
-            staleness=step - steps_in_sampler(step, run.training.staleness),
+            staleness=rollouts.staleness or 0,
+            is_earlier=rollouts.ages > 0 if rollouts.partial else None,
         )
 
     def count(self, metrics: Mapping[str, float]) -> dict[str, float]:

@@ -42,6 +42,13 @@ class DynamicSampling(Section):
             "prompt that has been aborted this often is waited for. 0: a round waits for its longest completion."
         ),
     )
+    partial_rollouts: bool = Field(
+        False,
+        description=(
+            "Continue aborted answers in the next step by their tokens, with the weights of then, instead of starting "
+            "again: an answer has tokens of at most max_aborts + 1 policies. Attempts with tools or a simulated user start again."
+        ),
+    )
 
     @property
     def is_on(self) -> bool:
@@ -60,6 +67,15 @@ class DynamicSampling(Section):
                 f"training.dynamic_sampling.max_aborts is {self.max_aborts}, but with oversampling 1 a round samples no more "
                 "prompts than the batch lacks, so that there is nothing to cut off: raise oversampling, such as to 1.25, or set "
                 "max_aborts to 0"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_partial_rollouts_need_aborts(self) -> Self:
+        if self.partial_rollouts and not self.max_aborts:
+            raise UserError(
+                "training.dynamic_sampling.partial_rollouts is true, but max_aborts is 0, so that no answer is aborted: raise max_aborts, "
+                "or set partial_rollouts to false"
             )
         return self
 

@@ -7,6 +7,7 @@ from pydantic import Field, model_validator
 from dagrpo.core.errors import UserError
 from dagrpo.core.plugin_sections import Choice, Chosen
 from dagrpo.core.section import LARGEST_BATCH, MOST_STEPS, MOST_TOKENS, Section, Share
+from dagrpo.rollout.agents import OWN_LOOP
 from dagrpo.trainer.backends import BACKENDS, check_backend
 from dagrpo.trainer.config.checks import Gates
 from dagrpo.trainer.config.dynamic_sampling import DynamicSampling
@@ -125,6 +126,14 @@ class Training(Section):
     )
     gates: Gates = Field(Gates(), description="Runtime checks that stop a broken run with an error.")
 
+    @property
+    def off_policy(self) -> tuple[str, str] | None:
+        """Return why a batch has tokens of earlier steps' weights, and the value without them; None: it has none."""
+        if self.staleness:
+            return f"training.staleness is {self.staleness}", "training.staleness to 0"
+        key = "training.dynamic_sampling.partial_rollouts"
+        return (f"{key} is true", f"{key} to false") if self.dynamic_sampling.partial_rollouts else None
+
     @model_validator(mode="after")
     def _check_mini_batches_divide(self) -> Self:
         if self.prompts_per_step % self.mini_batches:
@@ -186,6 +195,7 @@ class Training(Section):
         check_backend(params)
         self._check_spread(params)
         self._check_aborts(params)
+        self._check_partial_rollouts(params)
         self._check_processes(params)
 
     def _check_spread(self, params: "Params") -> None:
@@ -203,6 +213,14 @@ class Training(Section):
             raise UserError(
                 f"training.dynamic_sampling.max_aborts is {aborts}, but rollout.deterministic is true, so that which prompts a batch "
                 "has may not depend on how long anything takes: set rollout.deterministic to false, or max_aborts to 0"
+            )
+
+    def _check_partial_rollouts(self, params: "Params") -> None:
+        agent = params.rollout.agent.name
+        if self.dynamic_sampling.partial_rollouts and agent != OWN_LOOP:
+            raise UserError(
+                f"training.dynamic_sampling.partial_rollouts is true, but an attempt of rollout.agent {agent} cannot go on in a later "
+                f"step: set partial_rollouts to false, or take rollout.agent: {{name: {OWN_LOOP}}}"
             )
 
     def _check_processes(self, params: "Params") -> None:

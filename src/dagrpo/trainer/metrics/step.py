@@ -13,8 +13,8 @@ from dagrpo.core.image_tokens import picture_lengths
 from dagrpo.core.trajectory import Trajectory
 from dagrpo.core.types import Score
 from dagrpo.rollout.build_table import Floats, discarded_table, training_table
-from dagrpo.trainer.checks import logprob_differences
 from dagrpo.trainer.checks.finite import OVERFLOWED
+from dagrpo.trainer.checks.logprob_agreement import logprob_differences
 from dagrpo.trainer.metrics.off_policy import off_policy_metrics
 from dagrpo.trainer.metrics.turns import turn_metrics
 from dagrpo.trainer.sampling.rollouts import Rollouts
@@ -36,7 +36,7 @@ def rollout_rows(rollouts: Rollouts, trainer_logprobs: Tensor) -> pa.Table:
         advantages=rollouts.trajectory_advantages,
         token_advantages=[values if (values != values[:1]).any() else [] for values in advantages],
         trainer_logprobs=_parts(trainer_logprobs, rollouts),
-        teacher_logprobs=_teacher_logprobs(rollouts),
+        teacher_logprobs=None if rollouts.teacher_logprobs is None else _parts(rollouts.teacher_logprobs, rollouts),
         greedy_rewards=_greedy_rewards(rollouts),
     )
     if not rollouts.discarded:
@@ -57,16 +57,17 @@ def step_metrics(rollouts: Rollouts, stats: UpdateStats) -> dict[str, float]:
     trajectories = [rollouts.graded[place].trajectory for place in learned]
     scores = [rollouts.graded[place].score for place in learned]
     lengths = np.array([trajectory.tokens for trajectory in trajectories], dtype=np.float64)
-    rollout_logprobs = rollouts.logprobs
+    rollout_logprobs, greedy = rollouts.logprobs, rollouts.greedy_rewards
     own = {
         "reward/mean": float(rewards.mean()),
         "reward/std": float(rewards.std()),
-        **_greedy_reward_mean(rollouts),
+        **({} if greedy is None else {"reward/greedy_mean": float(np.nanmean(greedy.double().numpy()))}),
         "reward/accuracy": float(np.mean([score.correct is True for score in scores])),
         "reward/missing_answer_fraction": float(np.mean([score.verdict == "missing" for score in scores])),
         "reward/unverifiable_fraction": float(np.mean([score.verdict == "unverifiable" for score in scores])),
         **_reward_components(scores),
         **({} if rollouts.staleness is None else {"rollout/staleness": float(rollouts.staleness)}),
+        **_ages(rollouts),
         "rollout/groups_without_spread": float(np.mean(~rollouts.spread)),
         "rollout/groups_without_advantage": _without_advantage(rollouts),
         "policy/advantage_mean": float(advantages.mean()),
@@ -82,6 +83,19 @@ def step_metrics(rollouts: Rollouts, stats: UpdateStats) -> dict[str, float]:
         **rollouts.sampling_metrics,
     }
     return with_plugins(own, stats)
+
+
+def _ages(rollouts: Rollouts) -> dict[str, float]:
+    """Return metrics of tokens that earlier steps have sampled; {} if attempts start in the step that they are learned from."""
+    if not rollouts.partial:
+        return {}
+    ages, lengths = rollouts.ages, [length for length in rollouts.lengths if length]
+    oldest = np.maximum.reduceat(ages, np.cumsum([0, *lengths[:-1]]))
+    return {
+        "rollout/resumed_trajectories": float((oldest > 0).sum()),
+        "rollout/earlier_tokens_fraction": float((ages > 0).mean()),
+        "rollout/oldest_tokens_age": float(ages.max()),
+    }
 
 
 def _picture_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
@@ -126,24 +140,12 @@ def _parts(values: Tensor, rollouts: Rollouts) -> list[Floats]:
     return [part.numpy() for part in torch.split(values.detach().to("cpu", torch.float32), rollouts.lengths)]
 
 
-def _teacher_logprobs(rollouts: Rollouts) -> list[Floats] | None:
-    """Return the teacher's logprobs of each trajectory's tokens; None without a teacher."""
-    return None if rollouts.teacher_logprobs is None else _parts(rollouts.teacher_logprobs, rollouts)
-
-
 def _greedy_rewards(rollouts: Rollouts) -> list[float | None] | None:
     """Return for each trajectory its problem's greedy reward, None where that is left out; None without greedy completions."""
     if rollouts.greedy_rewards is None:
         return None
     rewards = rollouts.greedy_rewards.repeat_interleave(rollouts.group_size).tolist()
     return [None if math.isnan(reward) else reward for reward in rewards]
-
-
-def _greedy_reward_mean(rollouts: Rollouts) -> dict[str, float]:
-    """Return the mean greedy reward as a metric; {} without greedy completions."""
-    if rollouts.greedy_rewards is None:
-        return {}
-    return {"reward/greedy_mean": float(np.nanmean(rollouts.greedy_rewards.numpy().astype(np.float64)))}
 
 
 def _without_advantage(rollouts: Rollouts) -> float:

@@ -12,7 +12,7 @@ from torch.distributed.tensor import DTensor
 from torch.optim.adamw import adamw as adamw_update
 
 from dagrpo.checkpoints.tensors import NAMED_DTYPES
-from dagrpo.trainer.checks import require_finite_gradient
+from dagrpo.trainer.checks.finite import require_finite_gradient
 from dagrpo.trainer.config.training import Training
 from dagrpo.trainer.model.policy import Policy
 from dagrpo.trainer.model.vision_tower import tower_module

@@ -12,9 +12,10 @@ from dagrpo.rollout.prompts import tools_of
 from dagrpo.rollout.sampling import context_tokens
 from dagrpo.trainer.run import AGENT
 from dagrpo.trainer.sampling import prefetch_state
-from dagrpo.trainer.sampling.prefetch import PendingBatches, Prefetch, version_of
+from dagrpo.trainer.sampling.prefetch import PendingBatches, Prefetch
 from dagrpo.trainer.sampling.prompt_sampler import PromptSampler
 from dagrpo.trainer.sampling.reward_model import open_reward_model
+from dagrpo.trainer.sampling.rollouts import version_of
 from dagrpo.trainer.sampling.source import RolloutSource, SamplingSource
 from dagrpo.trainer.sampling.step_sampler import StepSampler
 from dagrpo.trainer.sampling.teacher import Teacher, open_teacher
@@ -127,7 +128,9 @@ def _sampler(
         grader=grader,
         teacher=teacher,
         prompts=setup.prompts,
-        prompt_sampler=PromptSampler(setup.prompts, run.training, run.seed, finished=first, saved=notes.get(PROMPTS)),
+        prompt_sampler=PromptSampler(
+            setup.prompts, run.training, run.seed, finished=first, saved=notes.get(PROMPTS), parts=pending.parts
+        ),
         first=max((step for step in pending.batches if step >= first), default=first - 1) + 1,
         rollout=run.rollout,
         reward=run.reward,

@@ -1,7 +1,8 @@
 """Saved batches of a state: sampled, but not trained on yet.
 
-They come with the weights that have yet to sample others, and are exact: the bits that were written are read back. The table of
-rollouts (rollout/table.py), in contrast, is an output and rounds the engine's logprobs to float32.
+They come with the weights that have yet to sample others, and with the parts of attempts that were cut off. All are exact: the bits
+that were written are read back. The table of rollouts (rollout/table.py), in contrast, is an output and rounds the engine's logprobs to
+float32.
 """
 
 import json
@@ -18,7 +19,8 @@ import torch
 from dagrpo.checkpoints.safetensors_file import SafetensorsFile, write_safetensors
 from dagrpo.checkpoints.tensors import StateTensors, Tensors
 from dagrpo.core.trajectory import GradedTrajectory, Prompt, TokenSample, Trajectory
-from dagrpo.core.types import Score, ToolCall
+from dagrpo.core.types import Completion, Score, ToolCall
+from dagrpo.rollout.early_stop import Part, Parts
 from dagrpo.trainer.run import step_file
 from dagrpo.trainer.sampling.prefetch import PendingBatches
 from dagrpo.trainer.sampling.rollouts import Rollouts
@@ -27,14 +29,32 @@ from dagrpo.utils.tables import read_parquet, write_parquet
 
 FOLDER = "ahead"  # in the folder of a state
 _SAMPLER = re.compile(r"sampler_([0-9]{5,})\.safetensors")
+_PARTS = "cut_off.parquet"
 _OF_STEP = b"step"  # metadata of a table
+_EARLIER = ("earlier", pa.map_(pa.string(), pa.int32()))
+_SUPPORT = ("support", pa.list_(pa.list_(pa.int32())))
 _SAMPLE = pa.struct(
     [
         ("token_ids", pa.list_(pa.int32())),
         ("loss_mask", pa.list_(pa.bool_())),
         ("logprobs", pa.list_(pa.float64())),  # as the engine returned them
         ("weight_version", pa.string()),
-        ("support", pa.list_(pa.list_(pa.int32()))),
+        _EARLIER,
+        _SUPPORT,
+    ]
+)
+_PART = pa.schema(
+    [
+        ("place", pa.int32()),  # of the prompt, among those that were cut off
+        ("sample_index", pa.int32()),
+        ("seed", pa.int64()),
+        ("token_ids", pa.list_(pa.int32())),
+        ("logprobs", pa.list_(pa.float64())),
+        ("finish_reason", pa.string()),
+        ("weight_version", pa.string()),
+        ("cached_tokens", pa.int64()),
+        _EARLIER,
+        _SUPPORT,
     ]
 )
 _SCHEMA = pa.schema(
@@ -51,14 +71,19 @@ _PLAIN = (
     "group_size",
     "several_turns",
     "zero_variance_filter",
+    "partial",
     "staleness",
     "ahead_seconds",
 )  # fields of a batch
 
 
 def write(folder: Path, pending: PendingBatches) -> dict[str, FileEntry]:
-    """Write batches and weights below the folder of a state; return the files by their names there."""
+    """Write batches, weights and parts below the folder of a state; return the files by their names there."""
     paths = []
+    if pending.parts:
+        paths.append(folder / FOLDER / _PARTS)
+        rows = [_part(at, index, part) for at, parts in pending.parts.items() for index, part in parts.items()]
+        write_parquet(paths[-1], pa.Table.from_pylist(rows, schema=_PART))
     for step, batch in pending.batches.items():
         paths.append(folder / FOLDER / step_file(step + 1))
         write_parquet(paths[-1], _table(batch))
@@ -69,11 +94,41 @@ def write(folder: Path, pending: PendingBatches) -> dict[str, FileEntry]:
 
 
 def read(folder: Path, prompts: Sequence[Prompt]) -> PendingBatches:
-    """Read the batches and weights of a state's folder, which may have none. `prompts` are the run's."""
+    """Read the batches, weights and parts of a state's folder, which may have none. `prompts` are the run's."""
     by_row = {prompt.index: prompt for prompt in prompts}
-    tables = [read_parquet(path) for path in sorted((folder / FOLDER).glob("*.parquet"))]
+    tables = [read_parquet(path) for path in sorted((folder / FOLDER).glob("step_*.parquet"))]
     batches = [_batch(table, by_row) for table in tables]
-    return PendingBatches(batches={batch.step: batch for batch in batches}, samplers=dict(_samplers(folder / FOLDER)))
+    return PendingBatches(
+        batches={batch.step: batch for batch in batches},
+        samplers=dict(_samplers(folder / FOLDER)),
+        parts=_parts(folder / FOLDER / _PARTS),
+    )
+
+
+def _parts(path: Path) -> Mapping[int, Parts]:
+    parts: dict[int, dict[int, Part]] = {}
+    for row in read_parquet(path).to_pylist() if path.exists() else ():
+        completion = Completion(
+            token_ids=tuple(row["token_ids"]),
+            logprobs=tuple(row["logprobs"]),
+            **{name: row[name] for name in ("finish_reason", "weight_version", "cached_tokens")},
+            **_read_columns(row),
+        )
+        parts.setdefault(row["place"], {})[row["sample_index"]] = Part(seed=row["seed"], completion=completion)
+    return parts
+
+
+def _part(place: int, sample_index: int, part: Part) -> dict[str, Any]:
+    values = {name: getattr(part.completion, name) for name in Completion.__slots__}
+    return values | {"place": place, "sample_index": sample_index, "seed": part.seed}
+
+
+def _read_columns(stored: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields that a part and a sample share, as they have them."""
+    return {
+        "earlier": tuple(stored["earlier"]),
+        "support": tuple(array("i", ids) for ids in stored["support"]),
+    }
 
 
 def _samplers(folder: Path) -> Iterator[tuple[int, Tensors]]:
@@ -166,5 +221,5 @@ def _sample(stored: Mapping[str, Any]) -> TokenSample:
         loss_mask=stored["loss_mask"],
         logprobs=stored["logprobs"],
         weight_version=stored["weight_version"],
-        support=tuple(array("i", ids) for ids in stored["support"]),
+        **_read_columns(stored),
     )

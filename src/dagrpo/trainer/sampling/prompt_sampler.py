@@ -5,22 +5,17 @@ and on the retired ones: all but the seed are saved with a state, so that a resu
 one. No position of the row is lost or used twice. dynamic_sampling.py decides how many prompts a step samples.
 """
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from dagrpo.core.errors import UserError
 from dagrpo.core.trajectory import GradedTrajectory, Prompt
 from dagrpo.core.types import Row
-from dagrpo.rollout.prompts import (
-    PromptLimit,
-    PromptRenderer,
-    epoch_order,
-    prompts_of,
-    read_split,
-)
+from dagrpo.rollout.early_stop import Parts
+from dagrpo.rollout.prompts import PromptLimit, PromptRenderer, epoch_order, prompts_of, read_split
 from dagrpo.trainer.config.training import Training
 
 PromptState = dict[str, Any]  # JSON-serialisable state of a prompt sampler
@@ -32,6 +27,7 @@ class SampledPrompt:
 
     prompt: Prompt
     aborts: int = 0  # consecutive earlier times that its group was cut off
+    parts: Parts = field(default_factory=dict)  # from which its attempts go on
 
 
 class PromptSampler:
@@ -45,8 +41,12 @@ class PromptSampler:
         *,
         finished: int = 0,
         saved: Mapping[str, Any] | None = None,
+        parts: Mapping[int, Parts] | None = None,
     ) -> None:
-        """Start at the state `saved` after `finished` steps; None: as if each of them had sampled exactly its batch."""
+        """Start at the state `saved` after `finished` steps; None: as if each of them had sampled exactly its batch.
+
+        `parts`: those that were saved with that state.
+        """
         known = saved or {"position": finished * training.prompts_per_step, "retired": []}
         self._prompts = prompts
         self._training = training
@@ -55,7 +55,10 @@ class PromptSampler:
         self._retired = {int(index) for index in known["retired"]}  # rows of the split
         by_row = {prompt.index: prompt for prompt in prompts}
         cut_off = known.get("cut_off", [])  # older states have none
-        self._cut_off = deque(SampledPrompt(prompt=by_row[int(row)], aborts=int(aborts)) for row, aborts in cut_off)
+        self._cut_off = deque(
+            SampledPrompt(prompt=by_row[int(row)], aborts=int(aborts), parts=(parts or {}).get(place, {}))
+            for place, (row, aborts) in enumerate(cut_off)
+        )
         self._epoch: tuple[int, list[int]] = (-1, [])
 
     @property
@@ -63,6 +66,11 @@ class PromptSampler:
         """Return the JSON-serialisable sampler state."""
         cut_off = [[sampled.prompt.index, sampled.aborts] for sampled in self._cut_off]
         return {"position": self._position, "retired": sorted(self._retired), "cut_off": cut_off}
+
+    @property
+    def parts(self) -> dict[int, Parts]:
+        """Return the parts of prompts that were cut off, by their places in the "cut_off" of `saved`, beside which they are saved."""
+        return {place: sampled.parts for place, sampled in enumerate(self._cut_off) if sampled.parts}
 
     @property
     def retired(self) -> int:
@@ -84,19 +92,27 @@ class PromptSampler:
                 prompts.append(sampled)
         return prompts
 
-    def put_back(self, prompts: Sequence[SampledPrompt], finished: Sequence[int]) -> list[SampledPrompt]:
+    def put_back(
+        self, prompts: Sequence[SampledPrompt], finished: Sequence[int], parts: Mapping[int, Parts] | None = None
+    ) -> list[SampledPrompt]:
         """Put back those of `prompts` whose groups have not finished, to be sampled before all others. Returns them.
 
         `prompts` and the rows `finished` are in sampling order; if a row was sampled twice and has finished once, the first is the
-        finished one. So the result follows from the rows alone.
+        finished one. So the result follows from the rows alone. `parts`, by row, are kept with these; not those of a row that was
+        sampled twice.
         """
+        times = Counter(sampled.prompt.index for sampled in prompts)
+        known = {row: own for row, own in (parts or {}).items() if times[row] == 1}
         unfinished, rows = list[SampledPrompt](), deque(finished)
         for sampled in prompts:
             if rows and rows[0] == sampled.prompt.index:
                 rows.popleft()
             else:
                 unfinished.append(sampled)
-        self._cut_off.extendleft(replace(sampled, aborts=sampled.aborts + 1) for sampled in reversed(unfinished))
+        self._cut_off.extendleft(
+            replace(sampled, aborts=sampled.aborts + 1, parts=known.get(sampled.prompt.index, {}))
+            for sampled in reversed(unfinished)
+        )
         return unfinished
 
     def retire(self, graded: Sequence[GradedTrajectory]) -> None:

@@ -18,6 +18,16 @@ from dagrpo.trainer.sampling.dynamic_sampling import Flags, spread
 from dagrpo.utils.distributed import World
 
 
+def version_of(finished: int) -> str:
+    """Return the name that completions give to the weights after `finished` steps: the same in a resumed run."""
+    return f"step_{finished}"
+
+
+def steps_of(version: str) -> int:
+    """Return the number of finished steps in weights of this name."""
+    return int(version.removeprefix("step_"))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rollouts:
     """One step's graded trajectories; those of one problem are next to each other.
@@ -44,6 +54,7 @@ class Rollouts:
     sampling_metrics: Mapping[str, float] = field(default_factory=dict)  # the same names in all steps of a run
     zero_variance_filter: bool = False  # whether groups of equal rewards are left out of the update
     grading_seconds: float = 0.0  # within the seconds of sampling; no part of a result
+    partial: bool = False  # whether an earlier step may have begun attempts: the same in all steps of a run
     staleness: int | None = None  # steps since the weights that sampled them; None: training.staleness is 0
     ahead_seconds: float = 0.0  # spent on sampling beside other updates; no part of a result
 
@@ -79,6 +90,18 @@ class Rollouts:
         """Return the engine's logprobs of all tokens that the policy wrote in the kept trajectories. [tokens]"""
         parts = (np.asarray(sample.logprobs)[run] for _, sample in self.samples for run in sample.written)
         return np.concatenate([np.zeros(0), *parts])
+
+    @property
+    def ages(self) -> NDArray[np.int64]:
+        """Return how many steps ago the weights that sampled each token were those that sample this step. [tokens], as `logprobs`"""
+        newest = self.step - (self.staleness or 0)
+        runs = [
+            run
+            for _, sample in self.samples
+            for run in (*sample.earlier, (sample.weight_version, sample.trained - sum(n for _, n in sample.earlier)))
+        ]
+        of_runs = np.array([newest - steps_of(version) for version, _ in runs], np.int64)
+        return of_runs.repeat([tokens for _, tokens in runs])
 
     @property
     def attempts(self) -> list[Trajectory]:

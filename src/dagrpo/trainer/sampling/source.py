@@ -1,14 +1,16 @@
 """Source of each step's rollouts. Only rank 0 samples."""
 
+from dataclasses import replace
+
 from dagrpo.engine.interface import RolloutEngine
 from dagrpo.rewards.grading import Grader
 from dagrpo.trainer.checks.suite import CheckSuite
 from dagrpo.trainer.config.training import Training
 from dagrpo.trainer.metrics.clock import Clock
 from dagrpo.trainer.sampling.held_out import HeldOutEvaluations
-from dagrpo.trainer.sampling.prefetch import PendingBatches, Prefetch, version_of
+from dagrpo.trainer.sampling.prefetch import PendingBatches, Prefetch
 from dagrpo.trainer.sampling.prompt_sampler import PromptState
-from dagrpo.trainer.sampling.rollouts import Rollouts
+from dagrpo.trainer.sampling.rollouts import Rollouts, version_of
 from dagrpo.trainer.sampling.step_sampler import StepSampler
 from dagrpo.trainer.shutdown import Shutdown
 from dagrpo.utils.distributed import World
@@ -141,7 +143,8 @@ class SamplingSource(RolloutSource):
         """Interrupt the thread. Its unfinished batch is sampled again by a resumed run."""
         self.prefetch.end()
         pending = self.prefetch.pending(finished)
-        return self.sampler.prompt_states[max(pending.batches, default=finished - 1) + 1], pending
+        prompts, parts = self.sampler.prompt_states[max(pending.batches, default=finished - 1) + 1]
+        return prompts, replace(pending, parts=parts)
 
     def _evaluate(self, finished: int) -> None:
         self._held_out.evaluate(finished, self.engine, self._grader)

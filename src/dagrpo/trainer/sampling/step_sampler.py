@@ -23,13 +23,13 @@ from dagrpo.rewards.config import Reward
 from dagrpo.rewards.grading import Grader, grade
 from dagrpo.rollout.agents import OWN_LOOP
 from dagrpo.rollout.config import Rollout
-from dagrpo.rollout.early_stop import CutOff, EarlyStop
+from dagrpo.rollout.early_stop import CutOff, EarlyStop, Parts
 from dagrpo.rollout.open_agent import OpenAgent
 from dagrpo.rollout.sampling import sampling_seed, training_sampling
 from dagrpo.rollout.schedule import attempts_at, groups_of, in_lockstep
-from dagrpo.trainer import checks
 from dagrpo.trainer.checks import diversity
 from dagrpo.trainer.checks.refused_tables import keeping_attempts
+from dagrpo.trainer.checks.usable import require_usable
 from dagrpo.trainer.config.training import Training
 from dagrpo.trainer.metrics.clock import Clock
 from dagrpo.trainer.sampling.dynamic_sampling import FullBatch, figures, prompts_to_draw, used_groups
@@ -51,6 +51,11 @@ class _Attempts:
 def function_names(prompts: Sequence[Prompt]) -> tuple[str, ...]:
     """Return the names of all functions that some problem offers, sorted."""
     return tuple(sorted({tool["function"]["name"] for prompt in prompts for tool in prompt.tools}))
+
+
+def _may_have_turns(prompt: Prompt) -> bool:
+    """Return True if our own loop may ask the policy for several turns."""
+    return bool(prompt.tools or prompt.row.interaction)
 
 
 class StepSampler:
@@ -87,10 +92,12 @@ class StepSampler:
         self._max_excluded = rollout.agent.max_excluded
         self._grader = grader
         self.prompt_sampler = prompt_sampler
-        self.prompt_states = {first: prompt_sampler.saved}  # before each step, by its number from 0
+        self.prompt_states = {
+            first: (prompt_sampler.saved, prompt_sampler.parts)
+        }  # before each step, by its number from 0
         self._teacher = teacher
         self._functions = function_names(prompts)
-        self._several_turns = rollout.agent.name != OWN_LOOP or any(p.tools or p.row.interaction for p in prompts)
+        self._several_turns = rollout.agent.name != OWN_LOOP or any(map(_may_have_turns, prompts))
         self._sampling = replace(
             training_sampling(rollout, training.samples_per_prompt, greedy=greedy), support=rollout.cuts
         )
@@ -112,13 +119,15 @@ class StepSampler:
         ):
             first = len(attempts.graded) // self._training.samples_per_prompt
             sampled = self.prompt_sampler.draw(count, step)
-            wanted = attempts_at([each.prompt for each in sampled], self._sampling, partial(self._seed_of, step, first))
+            seed_of = partial(self._seed_of, step, first, sampled)
+            wanted = attempts_at([each.prompt for each in sampled], self._sampling, seed_of)
             if self._sampling.lockstep:
                 finished = self._agent.run(in_lockstep(wanted, self._sampling, self._engine, self._agent))
                 self._add_waves(attempts, finished, step)
             else:  # each group is graded as soon as it has finished; those that still run when the batch is full are cut off
                 full = FullBatch(attempts.graded, partial(self._grade, step), self._training)
-                groups = EarlyStop(self._sampling, self._engine, self._agent, full, self._cuttable(sampled))
+                cuttable, parts = self._cuttable(sampled), self._parts(sampled)
+                groups = EarlyStop(self._sampling, self._engine, self._agent, full, cuttable, parts)
                 cut_off = self._agent.run(groups.run(groups_of(wanted, self._sampling)))
                 self._add_groups(attempts, full, cut_off, sampled, step)
             attempts.rounds += 1
@@ -130,7 +139,7 @@ class StepSampler:
         needed = {
             before: each for before, each in self.prompt_states.items() if before >= step - self._training.staleness
         }
-        self.prompt_states = needed | {step + 1: self.prompt_sampler.saved}
+        self.prompt_states = needed | {step + 1: (self.prompt_sampler.saved, self.prompt_sampler.parts)}
         return rollouts
 
     def interrupt(self) -> None:
@@ -170,17 +179,26 @@ class StepSampler:
             )
             | self._grader.metrics(self._reward),
             zero_variance_filter=self._training.zero_variance_filter,
+            partial=self._training.dynamic_sampling.partial_rollouts,
             grading_seconds=self._grading_seconds,
         )
 
-    def _seed_of(self, step: int, first: int, position: int, sample: int) -> int:
+    def _seed_of(self, step: int, first: int, sampled: Sequence[SampledPrompt], position: int, sample: int) -> int:
         """Return the seed of an attempt at a problem of a round; `first`: the number of problems attempted earlier in the step."""
+        if (part := sampled[position].parts.get(sample)) is not None:
+            return part.seed
         return sampling_seed(self._seed, "rollout", step, first + position, sample)
 
     def _cuttable(self, sampled: Sequence[SampledPrompt]) -> list[int]:
         """Return the positions of the prompts whose groups may be cut off and put back."""
         most = self._training.dynamic_sampling.max_aborts
         return [position for position, each in enumerate(sampled) if each.aborts < most]
+
+    def _parts(self, sampled: Sequence[SampledPrompt]) -> dict[int, Parts]:
+        """Return, by position, the parts to continue; groups with tools or a simulated user have none, and start again."""
+        if not self._training.dynamic_sampling.partial_rollouts:
+            return {}
+        return {position: each.parts for position, each in enumerate(sampled) if not _may_have_turns(each.prompt)}
 
     def _add_waves(self, attempts: _Attempts, finished: Sequence[Trajectory], step: int) -> None:
         """Grade the trajectories of a round in lockstep."""
@@ -196,7 +214,8 @@ class StepSampler:
         """Add the groups of a free-running round, which were graded as they finished; put back the prompts that were cut off."""
         attempts.cut_off = cut_off
         finished = [each for at, each in enumerate(sampled) if at not in cut_off.positions]
-        self.prompt_sampler.put_back(sampled, [each.prompt.index for each in finished])
+        parts = {sampled[at].prompt.index: own for at, own in cut_off.parts.items()}
+        self.prompt_sampler.put_back(sampled, [each.prompt.index for each in finished], parts)
         attempts.graded += full.graded
         attempts.greedy += full.greedy
         self._require_sound([each.trajectory for each in attempts.graded], step)
@@ -204,7 +223,7 @@ class StepSampler:
     def _require_sound(self, so_far: Sequence[Trajectory], step: int) -> None:
         """Raise UserError, which names a table of the attempts, if the step's samples cannot be learned from."""
         with keeping_attempts(self._state, step + 1, so_far):
-            checks.require_usable(so_far, self._max_excluded, step + 1)
+            require_usable(so_far, self._max_excluded, step + 1)
             diversity.require_independent(so_far, self._sampling, self._training, step + 1)
 
     def _graded(self, step: int, trajectories: Sequence[Trajectory]) -> list[GradedTrajectory]:
@@ -224,7 +243,7 @@ class StepSampler:
         stops the run.
         """
         with keeping_attempts(self._state, step + 1, trajectories):
-            checks.require_usable(trajectories, self._max_excluded, step + 1)
+            require_usable(trajectories, self._max_excluded, step + 1)
         graded = self._graded(step, trajectories)
         learned = np.array([each.trajectory.learned for each in graded])
         rewards = np.array([each.score.reward for each in graded], dtype=np.float32)

@@ -17,7 +17,7 @@ from dagrpo.trainer.config.training import Training
 from dagrpo.trainer.metrics.clock import Clock
 from dagrpo.trainer.run import TrainingRun
 from dagrpo.trainer.sampling.held_out import is_evaluated
-from dagrpo.trainer.sampling.prefetch import version_of
+from dagrpo.trainer.sampling.rollouts import version_of
 from dagrpo.trainer.sampling.source import RolloutSource, SamplingSource
 from dagrpo.trainer.sync.lora_export import GatheredAdapter, adapter_form
 from dagrpo.utils.distributed import World

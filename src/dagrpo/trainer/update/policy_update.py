@@ -12,8 +12,8 @@ from dagrpo.trainer.batches.batch import Batch, MicroBatch
 from dagrpo.trainer.batches.budget import Budget
 from dagrpo.trainer.batches.micro_batches import Part
 from dagrpo.trainer.batches.mini_batches import MiniBatch, MiniBatchSplitter
-from dagrpo.trainer.checks import advice_on_memory
 from dagrpo.trainer.checks.finite import finite_everywhere, finite_or_zero
+from dagrpo.trainer.checks.memory import advice_on_memory
 from dagrpo.trainer.config.training import Training
 from dagrpo.trainer.metrics.clock import Clock
 from dagrpo.trainer.model.fsdp import reduce_next
