@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import threading
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -93,6 +94,25 @@ def test_a_request_of_another_form_is_refused_in_a_sentence() -> None:
             assert (await ask("/problem", body))[0] == 400
         status, body = await ask("/answer", {"policy": "trained", "text": "long", "greedy": False})
         assert (status, "begin a new one" in body["error"]) == (400, True)
+
+    with_site(test)
+
+
+def test_a_body_that_takes_long_to_read_holds_no_other_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    answered = threading.Event()
+
+    def slow(text: str) -> Any:
+        assert "slow" not in text or answered.wait(20), "the other request is not answered"
+        return json.loads(text)
+
+    monkeypatch.setattr("dagrpo.cli.serve.site.read_json", slow)
+
+    async def test(policy: Echo, ask: Ask, client: TestClient[Any, Any]) -> None:
+        first = asyncio.ensure_future(ask("/problem", {"number": 0, "slow": True}))
+        await asyncio.sleep(0.1)
+        assert (await ask("/policies", {}))[0] == 200
+        answered.set()
+        assert (await first)[0] == 200
 
     with_site(test)
 

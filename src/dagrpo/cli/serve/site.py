@@ -78,7 +78,7 @@ class Site:
 
 
 async def _json(request: web.Request) -> dict[str, Any]:
-    value = read_json(await request.text())
+    value = await asyncio.to_thread(read_json, await request.text())
     if not isinstance(value, dict):
         raise TypeError("The body is not a JSON object.")
     return value
