@@ -344,7 +344,7 @@ def test_an_evaluation_has_no_judge() -> None:
         ({"url": "localhost:30000"}, "the address in reward.components.judge.url is not one"),
         ({"url": "http://me:secret@host/v1"}, "has a user or a password, which would be recorded"),
         ({"model": ""}, "judge.model is empty: name the model"),
-        ({"rubric": "nowhere.txt"}, "'nowhere.txt', which cannot be read"),
+        ({"rubric": "."}, "'.', which cannot be read"),
         ({"rubric": __file__.replace("test_judge", "conftest")}, "conftest.py lacks {attempt}"),
     ],
 )

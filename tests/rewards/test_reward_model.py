@@ -8,7 +8,6 @@ from tests.rewards.attempts import attempt
 
 from dagrpo.config.schema import Params
 from dagrpo.core.errors import UserError
-from dagrpo.pipeline.stages.train import require_reward_files
 from dagrpo.rewards.config import Reward
 from dagrpo.rewards.grading import Grader, grade
 
@@ -59,7 +58,3 @@ def test_an_experiment_does_not_score_with_its_own_outputs() -> None:
         Params.model_validate({"experiment": {"name": "mine"}, "reward": {"components": component}})
     params = Params.model_validate({"experiment": {"name": "another"}, "reward": {"components": component}})
     assert params.reward.files == ["results/mine/runs/seed_0/exported/manifest.json"]
-    with pytest.raises(
-        UserError, match=r"exported/manifest.json, which reward.components names, is missing: make a checkpoint"
-    ):
-        require_reward_files(params)

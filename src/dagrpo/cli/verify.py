@@ -5,91 +5,25 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
 
 import typer
 
 from dagrpo.core.errors import UserError
 from dagrpo.core.suggest import nearest
-from dagrpo.data.picture_digest import file_and_column, name_in_card, picture_digest
+from dagrpo.data.picture_digest import name_in_card, picture_digest
 from dagrpo.pipeline.changes.executions import ExecutionRecord, all_records, experiments
+from dagrpo.pipeline.raw_inputs import RawData, is_own, raw_data, raw_recorded
 from dagrpo.utils.console import progress
-from dagrpo.utils.files import read_object, sha256_of
+from dagrpo.utils.files import sha256_of
 from dagrpo.utils.manifest import MANIFEST, FileEntry, fault_of, listed_files
-from dagrpo.utils.provenance import PROVENANCE, TOPS, are_digests
+from dagrpo.utils.provenance import PROVENANCE, TOPS
 
-CARD = "card.json"
 LONGEST = 300
+NOT_HERE = "raw data that is not on this machine"
 REMEDY = (
     "Copy away what you changed yourself. With this experiment in params.yaml, `dvc checkout --force` restores what DVC has "
     "recorded, and `snakemake --cores all target` makes the rest again."
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RawData:
-    """A raw file, or the pictures that one of its columns names."""
-
-    name: str  # with its source
-    digest: str  # on record
-    place: Path | None  # None: it is not here
-    column: str | None  # that names the pictures; None: the file itself
-
-    def read(self) -> tuple[str | None, int]:
-        """Return the current digest, and the number of bytes read. The digest is None if the file that names pictures is damaged."""
-        assert self.place is not None
-        if self.column is None:
-            return sha256_of(self.place), self.place.stat().st_size
-        try:
-            pictures = picture_digest(self.place, self.column)
-        except UserError:
-            return None, 0
-        return pictures.sha256, pictures.bytes
-
-
-def raw_data(record: ExecutionRecord) -> Iterator[RawData]:
-    """Yield the raw files that an execution of the stage prepare read."""
-    for path in record.outputs:
-        if Path(path).name != CARD or not Path(path).is_file():
-            continue
-        try:
-            card = read_object(Path(path))
-        except UserError:  # reported as a changed output
-            continue
-        if not are_digests(card.get("raw")):
-            continue
-        for name, digest in card["raw"].items():
-            place, column = _locate(card, name, record.params)
-            yield RawData(name=f"{card.get('source')}: {name}", digest=digest, place=place, column=column)
-
-
-def _locate(card: Mapping[str, Any], name: str, params: Mapping[str, Any]) -> tuple[Path | None, str | None]:
-    """Return the path of raw data, and the column if pictures are meant. A file may have a name that looks like pictures."""
-    place = _place(card, name, params)
-    pictures = file_and_column(name)
-    if place is not None or pictures is None:
-        return place, None
-    file, column = pictures
-    return _place(card, file, params), column
-
-
-def _place(card: Mapping[str, Any], name: str, params: Mapping[str, Any]) -> Path | None:
-    if card.get("origin") == "mirror":
-        mirror = params.get("data", {}).get("mirror")
-        place = Path(mirror, name) if isinstance(mirror, str) else None
-        return place if place is not None and place.is_file() else None
-    return _in_cache(str(card.get("source")), name, card.get("revision"))
-
-
-def _in_cache(repository: str, name: str, revision: object) -> Path | None:
-    from huggingface_hub import try_to_load_from_cache
-    from huggingface_hub.errors import HFValidationError
-
-    try:
-        path = try_to_load_from_cache(repository, name, revision=str(revision), repo_type="dataset")
-    except HFValidationError:  # a generator's source is no repository
-        return None
-    return Path(path) if isinstance(path, str) else None
 
 
 class State(StrEnum):
@@ -128,21 +62,34 @@ def verify(experiment: str) -> list[Verified]:
 
 
 def _raw(records: Sequence[ExecutionRecord]) -> Iterator[Verified]:
-    prepared = [(each, raw) for each in records if each.stage == "prepare" for raw in raw_data(each)]
-    for record, raw in prepared:
-        if raw.column is None and str(raw.place) in record.inputs:
-            continue  # read among the inputs
-        if raw.place is None:
-            yield Verified(
-                path=raw.name, state=State.UNKNOWN, description="raw data that is not on this machine", bytes=0
-            )
-            continue
-        digest, read = raw.read()
-        state = State.WHOLE if digest == raw.digest else State.CHANGED
-        path, description = (
-            (raw.place, "") if raw.column is None else (name_in_card(str(raw.place), raw.column), "pictures of ")
-        )
-        yield Verified(path=str(path), state=state, description=f"{description}raw data, {raw.name}", bytes=read)
+    """Yield the state of the raw files that are no inputs: of the hub, and pictures that rows name."""
+    for record in records:
+        for raw in raw_data(record.outputs, record.params):
+            is_input = raw.digest in raw_recorded(record.inputs, record.experiment).values()
+            if raw.column is not None or not is_input:
+                yield _raw_file(raw)
+
+
+def _raw_file(raw: RawData) -> Verified:
+    if raw.place is None:
+        return Verified(path=raw.name, state=State.UNKNOWN, description=NOT_HERE, bytes=0)
+    digest, read = _read(raw.place, raw.column)
+    state = State.WHOLE if digest == raw.digest else State.CHANGED
+    path, description = (
+        (raw.place, "") if raw.column is None else (name_in_card(str(raw.place), raw.column), "pictures of ")
+    )
+    return Verified(path=str(path), state=state, description=f"{description}raw data, {raw.name}", bytes=read)
+
+
+def _read(place: Path, column: str | None) -> tuple[str | None, int]:
+    """Return the current digest, and the number of bytes read. The digest is None if the file that names pictures is damaged."""
+    if column is None:
+        return sha256_of(place), place.stat().st_size
+    try:
+        pictures = picture_digest(place, column)
+    except UserError:
+        return None, 0
+    return pictures.sha256, pictures.bytes
 
 
 def _outputs(record: ExecutionRecord) -> Iterator[Verified]:
@@ -183,8 +130,13 @@ def _inputs(records: Sequence[ExecutionRecord]) -> Iterator[Verified]:
                 if recorded != digest:
                     description = f"made again by {maker.what} after {each.what} has read it"
                     yield Verified(path=path, state=State.CHANGED, description=description, bytes=0)
-            elif not _is_record(path):
-                yield _file(Path(path), digest, f"input of {each.what}")
+            elif is_own(path, each.experiment):
+                if not _is_record(path):
+                    yield _file(Path(path), digest, f"input of {each.what}")
+            elif Path(path).is_file():
+                yield _file(Path(path), digest, f"raw input of {each.what}")
+            else:
+                yield Verified(path=path, state=State.UNKNOWN, description=f"{NOT_HERE}, read by {each.what}", bytes=0)
 
 
 def _is_record(path: str) -> bool:

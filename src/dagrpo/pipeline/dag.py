@@ -14,6 +14,7 @@ from dagrpo.pipeline.declaration import (
     NAME_IN_BRACES,
     POLICIES,
     PROVENANCE_OUTPUT,
+    RAW,
     SEED,
     WILDCARDS,
     Stage,
@@ -88,9 +89,9 @@ def input_paths(stage: Stage, name: str, params: Params, wildcards: Mapping[str,
     if stage.spreads and stage.spreads not in wildcards:
         parts = ({**wildcards, stage.spreads: value} for value in spread(stage, params))
         return list(dict.fromkeys(path for part in parts for path in input_paths(stage, name, params, part)))
-    given, experiment = stage.inputs[name], wildcards["experiment"]
+    given = stage.inputs[name]
     if callable(given):
-        return list(given(params, experiment))
+        return [path for path in given(params, wildcards) if name != RAW or Path(path).is_file()]
     fixed = dict(wildcards) | {"train": params.experiment.train, "first_seed": str(params.experiment.seeds[0])}
     fixed |= {"checkpoint": POLICIES[wildcards["policy"]]} if "policy" in wildcards else {}
     return [path for pattern in input_patterns(stage)[name] for path in _over_all(pattern, params, fixed)]

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 WILDCARDS = ("experiment", "model", "seed", "task", "policy")  # of outputs, in the order of a job's name
 STANDING_FOR = ("train", "first_seed", "checkpoint", "earlier_provenance")  # in inputs, for what the parameters name
 PROVENANCE_OUTPUT = "provenance"  # the output of every stage that records it
+RAW = "raw"  # the input with the files that no stage makes: of those that parameters name, the ones that are there
 NAME_IN_BRACES = re.compile(r"\{(\w+)\}")
 SectionType = TypeVar("SectionType", bound=Section)
 T = TypeVar("T")
@@ -31,7 +32,8 @@ EVALUATION = f"{RUN}/eval/{{task}}/{{policy}}"
 POLICIES = {"base": "sft", "trained": "exported"}  # what is evaluated: each policy's checkpoint, a folder of the run
 EARLIER_PROVENANCE = "{earlier_provenance}"  # of all jobs of the stages that do not come after this one
 Paths = str | tuple[str, ...]  # one pattern, or several under one name
-Files = Callable[["Params", str], Iterable[str]]  # of the parameters and the name of the experiment's folders
+Wildcards = Mapping[str, str]
+Files = Callable[["Params", Wildcards], Iterable[str]]  # of the parameters and of a job's wildcards
 
 
 class Shared(ExitStack):

@@ -14,7 +14,7 @@ from dagrpo.config.schema import Params, all_keys
 from dagrpo.config.selection import named_code, selected_modules
 from dagrpo.core.errors import UserError
 from dagrpo.core.suggest import nearest
-from dagrpo.pipeline.declaration import Needs, Stage, names_in, patterns_of
+from dagrpo.pipeline.declaration import RAW, Needs, Stage, names_in, patterns_of
 from dagrpo.pipeline.identity import code_of
 from dagrpo.utils.files import digest_of, json_text, write_json
 from dagrpo.utils.manifest import MANIFEST, listed_files
@@ -59,7 +59,8 @@ def tasks_of(params: Params, stage: Stage) -> list[str]:
         for path in chain(*patterns_of(files).values())
     ):
         return list(params.experiment.tasks)
-    paths = [Path(path) for given in stage.inputs.values() if callable(given) for path in given(params, "experiment")]
+    chosen = [given for name, given in stage.inputs.items() if callable(given) and name != RAW]
+    paths = [Path(path) for given in chosen for path in given(params, {"experiment": "experiment"})]
     named = {path.parts[2] for path in paths if path.parts[0] == "data"}
     return [task for task in params.experiment.tasks if task == params.experiment.train or task in named]
 

@@ -18,7 +18,7 @@ from dagrpo.trainer.config.runtime import Runtime
 from dagrpo.utils.accelerator import NPU
 from dagrpo.utils.environment import environment
 from dagrpo.utils.files import digest_of, read_json, sha256_of
-from dagrpo.utils.manifest import MANIFEST, FileEntry, fault_of_size, fault_since_read, listed_files
+from dagrpo.utils.manifest import MANIFEST, FileEntry, fault_of_size, fault_since_read, listed_files, noted_sha256
 from dagrpo.utils.provenance import provenances_of
 
 STATES = Path(".state")
@@ -102,7 +102,7 @@ def record_of(stage: Stage, options: argparse.Namespace) -> dict[str, Any]:
     if missing:
         raise UserError(f"{missing[0]} is missing: run the stage that makes it first.")
     _require_unchanged(options.experiment, inputs)
-    digests = {str(path): sha256_of(path) for path in inputs}
+    digests = {str(path): noted_sha256(path) for path in inputs}
     job, runtime = declared(options.job), runtime_of(options.runtime)
     packages = engine_of(runtime.engine).packages if "engine" in stage.selects else ()
     record = {

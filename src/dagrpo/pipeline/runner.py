@@ -23,6 +23,7 @@ from dagrpo.pipeline.cache import FINISHED, cache_hit, is_made, keep_finished, r
 from dagrpo.pipeline.damage import damage_found
 from dagrpo.pipeline.declaration import Job, Shared, Stage, threads_of
 from dagrpo.pipeline.failure_report import FailureReport, Kind
+from dagrpo.pipeline.raw_inputs import raw_recorded
 from dagrpo.pipeline.record import (
     STATES,
     configuration_of,
@@ -40,7 +41,7 @@ from dagrpo.utils import accelerator
 from dagrpo.utils.failures import MISTAKE, TRANSIENT, exit_code_of, place_of, sentence_of, words_of
 from dagrpo.utils.files import copy, digest_of, read_json, replace_folder, sha256_of, share, write_json
 from dagrpo.utils.full_disk import NO_ROOM, full_disk_naming
-from dagrpo.utils.manifest import MANIFEST
+from dagrpo.utils.manifest import MANIFEST, noted_sha256
 from dagrpo.utils.run_info import Stopwatch, write_account
 from dagrpo.utils.watchdog import stop_with_the_workflow
 
@@ -156,6 +157,7 @@ def _execute_part(stage: Stage, options: argparse.Namespace, shared: Shared) -> 
         with _rollback(outputs.values()):
             former = {path: _version(path) for path in outputs.values()}
             stage.work(job)
+            _require_unchanged(stage, record)
             if options.taken_from is None:
                 _require_written(stage, outputs, former)
             digests = {str(path): sha256_of(path) for name, path in outputs.items() if name != "provenance"}
@@ -177,6 +179,15 @@ def _version(path: Path) -> tuple[int, int, int] | None:
     except FileNotFoundError:
         return None
     return status.st_ino, status.st_mtime_ns, status.st_ctime_ns
+
+
+def _require_unchanged(stage: Stage, record: Mapping[str, Any]) -> None:
+    """Raise UserError for a raw file that was written to meanwhile: the record has the digest of before."""
+    for path, digest in raw_recorded(record["inputs"], record["experiment"]).items():
+        if not Path(path).is_file() or noted_sha256(Path(path)) != digest:
+            raise UserError(
+                f"{path} changed while the stage {stage.name} read it: run again when nothing writes to it."
+            )
 
 
 def _require_written(

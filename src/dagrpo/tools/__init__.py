@@ -124,6 +124,7 @@ class Tool(Generic[ConfigType]):
     # Whether it can work with these parameters, asked before any work; it takes no time. UserError says why not.
     check: Callable[[ConfigType], None] = _nothing_to_check
     code: Callable[[ConfigType], NamedCode] = no_named_code  # of the user's own, which its results depend on
+    files: Callable[[ConfigType], list[str]] = lambda config: []  # paths whose content is part of the stage's identity
     # It knows the ground truth: a score obtained with it says nothing about the policy.
     oracle: bool = False
     # With these parameters the same arguments give the same result, today and tomorrow. Otherwise results are recorded, and

@@ -116,5 +116,9 @@ async def _open(config: Config, place: ToolPlace) -> AsyncIterator[OpenTool]:
 
 
 TOOL = Tool(
-    config=Config, functions=lambda config: [FUNCTION], open=_open, repeatable=lambda config: config.url is None
+    config=Config,
+    functions=lambda config: [FUNCTION],
+    open=_open,
+    files=lambda config: [config.corpus] if config.corpus else [],
+    repeatable=lambda config: config.url is None,
 )

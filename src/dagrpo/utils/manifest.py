@@ -31,7 +31,7 @@ class FileEntry:
 
 def entry_of(path: Path, *, noted: bool = False) -> FileEntry:
     """Return a file's entry for a list. Reads the file. `noted`: with a note, so that `fault_since_read` does not read it again."""
-    return FileEntry(sha256=(_noted_sha256 if noted else sha256_of)(path), bytes=path.stat().st_size)
+    return FileEntry(sha256=(noted_sha256 if noted else sha256_of)(path), bytes=path.stat().st_size)
 
 
 def fault_of(path: Path, entry: FileEntry) -> str | None:
@@ -41,7 +41,7 @@ def fault_of(path: Path, entry: FileEntry) -> str | None:
 
 def fault_since_read(path: Path, entry: FileEntry) -> str | None:
     """Return the fault that `fault_of` finds. A file that was read on this machine is read again only if its time has changed."""
-    fault = _fault_of(path, entry, _noted_sha256)
+    fault = _fault_of(path, entry, noted_sha256)
     return fault and fault_of(path, entry)  # a note may be damaged
 
 
@@ -52,7 +52,7 @@ def _fault_of(path: Path, entry: FileEntry, sha256: Callable[[Path], str]) -> st
     return fault
 
 
-def _noted_sha256(path: Path) -> str:
+def noted_sha256(path: Path) -> str:
     """Return a file's sha256, by its note if inode, time and size are those of the note; else read the file and note it.
 
     Without a note that can be read or written, the file is read each time.

@@ -18,6 +18,7 @@ from dagrpo.pipeline.failure_report import FOLDER as FAILURES
 from dagrpo.pipeline.failure_report import Failure
 from dagrpo.pipeline.failure_report import Kind as Ended
 from dagrpo.pipeline.locks import driver, runner_of
+from dagrpo.pipeline.raw_inputs import missing_raw
 from dagrpo.pipeline.record import STATES
 from dagrpo.pipeline.snakemake.private import unfinished_outputs
 from dagrpo.utils.checksummed_json import Damaged, read_checksummed
@@ -132,6 +133,7 @@ class Status:
     progress: tuple[Progress, ...]
     stale: tuple[Stale, ...]
     damaged: tuple[str, ...]  # messages about unreadable records
+    gone: tuple[str, ...]  # raw files that are not here any more, each with the job that has read it
     failures: tuple[Failure, ...]
 
 
@@ -189,6 +191,11 @@ def _status(name: str, today: Today, changes: Changes, failures: Sequence[Failur
         progress=tuple(at_work(name)) if runner is not None else (),
         stale=stale,
         damaged=tuple(damaged),
+        gone=tuple(
+            f"{path}, which {each.what} has read, is not here any more: its outputs stay as they are"
+            for each in current
+            for path in missing_raw(each.inputs, each.experiment)
+        ),
         failures=tuple(failures),
     )
 

@@ -51,6 +51,7 @@ def _lines(status: Status) -> Iterator[Text]:
         for failure in status.failures
     )
     yield from (Text(f"  {sentence(message)}", style="red") for message in status.damaged)
+    yield from (Text(f"  {one_line(gone, LONGEST_CHANGE)}", style="dim") for gone in status.gone[:MOST_CHANGES])
     if status.state == State.RUNNING:  # the run makes stale outputs again
         return
     yield from (Text(f"  {_stale(stale)}", style="yellow") for stale in status.stale[:MOST_STALE])

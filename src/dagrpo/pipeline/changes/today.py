@@ -13,6 +13,7 @@ from dagrpo.config.overlay import OVERRIDE, with_overrides
 from dagrpo.config.schema import Params, parse
 from dagrpo.core.errors import UserError
 from dagrpo.pipeline.changes.executions import ExecutionRecord
+from dagrpo.pipeline.dag import PlannedJob, planned_jobs
 from dagrpo.pipeline.job_files import JOBS, code_files, own_params
 from dagrpo.pipeline.override_runs import PARAMS, override_run
 from dagrpo.pipeline.record import declared
@@ -28,6 +29,7 @@ class Today:
     selected: Params | None = None  # the experiment of params.yaml; None: there is no such file
     _params: dict[str, Params | None] = field(default_factory=dict)
     _code: dict[tuple[str, str], list[str]] = field(default_factory=dict)
+    _jobs: dict[str, dict[str, PlannedJob]] = field(default_factory=dict)
 
     @classmethod
     def read(cls) -> "Today":
@@ -54,6 +56,13 @@ class Today:
         if key not in self._code:
             self._code[key] = code_files(params, stage)
         return self._code[key]
+
+    def job_of(self, execution: ExecutionRecord) -> PlannedJob | None:
+        """Return the job of an execution as today's parameters plan it; None if unknown."""
+        params, name = self.params_of(execution), execution.experiment
+        if name not in self._jobs:
+            self._jobs[name] = {} if params is None else {job.provenance: job for job in planned_jobs(params, name)}
+        return self._jobs[name].get(str(execution.provenance))
 
     def _found(self, execution: ExecutionRecord) -> Params | None:
         if self.selected is None:

@@ -14,15 +14,15 @@ from dagrpo.pipeline.changes.code import digests_now
 from dagrpo.pipeline.changes.executions import ExecutionRecord, experiments, read_record
 from dagrpo.pipeline.dag import expected
 from dagrpo.pipeline.job_files import code_files
+from dagrpo.pipeline.raw_inputs import CARD, raw_recorded
 from dagrpo.pipeline.snakemake.reconcile import code_recorded
 from dagrpo.pipeline.stages import all_stages
 from dagrpo.pipeline.validation import parse_with_tasks
 from dagrpo.tracking.variations import TRY
 from dagrpo.utils.files import canonical_json, digest_of, read_object
-from dagrpo.utils.provenance import File, execution_of, in_order, provenances_of
+from dagrpo.utils.provenance import File, execution_of, files_of, in_order, provenances_of
 from dagrpo.utils.run_info import Account, read_accounts
 
-CARD = "card.json"
 SUMMARY = "scores.json"
 TRAIN = "train"
 
@@ -40,10 +40,11 @@ class Finished:
     ]  # stage -> sha256 of each file; a stage whose files have changed since is left out
 
     def raw(self, record: ExecutionRecord) -> list[File]:
-        """Return the raw files that an execution of prepare read, each named with its source."""
-        return [
-            file for path in record.outputs if Path(path).name == CARD for file in raw_files(read_object(Path(path)))
-        ]
+        """Return the raw files that an execution read: its inputs that no stage made, and those of the hub with their source."""
+        inputs = raw_recorded(record.inputs, record.experiment)
+        cards = [read_object(Path(path)) for path in record.outputs if Path(path).name == CARD]
+        others = [file for card in cards for file in raw_files(card) if file.digest not in inputs.values()]
+        return [*files_of(inputs), *others]
 
     def record(self, stage: str) -> ExecutionRecord:
         """Return the first record of a stage."""

@@ -1,8 +1,9 @@
-"""DVC's dependencies for code: whole packages, and the user's single files.
+"""DVC's dependencies outside of the experiments' folders: whole packages of code, the user's single files, raw files.
 
 DVC hashes them as they lie, so an edit is seen with nothing to bring up to date. A package holds the code of all stages: after an edit DVC
 starts the command of each, and Snakemake, which knows the files of each stage, runs those alone that the edit concerns.
-Code outside of the folder, or in its environment, is reached by a link in workflow/code: DVC looks at nothing that .dvcignore has.
+What is outside of the folder, or in its environment, is reached by a link in workflow/code: DVC looks at nothing that .dvcignore has.
+A stage has one list of dependencies, also for several tasks: after an edit of the raw files of one, Snakemake prepares that one alone.
 """
 
 import os
@@ -11,7 +12,9 @@ from pathlib import Path
 
 from dagrpo.config.places import SCRIPT, place_of
 from dagrpo.config.schema import Params
-from dagrpo.pipeline.declaration import Stage
+from dagrpo.data.task import get_task
+from dagrpo.pipeline.dag import PlannedJob, planned_jobs
+from dagrpo.pipeline.declaration import RAW, Stage
 from dagrpo.pipeline.job_files import code_files
 from dagrpo.pipeline.stages import all_stages
 
@@ -22,6 +25,21 @@ DEPTHS = {"src": 2, "packages": 4}  # parts of a package's path: src/dagrpo, pac
 def code_of_stage(params: Params, stage: Stage) -> list[str]:
     """List the files and folders that hold a stage's code."""
     return sorted({str(link or place) for place, link in _places(code_files(params, stage))})
+
+
+def raw_of_stage(params: Params, stage: Stage) -> list[str]:
+    """List the raw files of a stage's jobs that are here; of a task with pictures the folder that holds rows and pictures."""
+    return sorted({str(link or place) for place, link in map(_place, _raw(params, stage))})
+
+
+def _raw(params: Params, stage: Stage) -> set[str]:
+    jobs = [job for job in planned_jobs(params, params.experiment.name) if job.stage == stage.name]
+    return {_with_pictures(path, job, params) for job in jobs for path in job.inputs.get(RAW, ())}
+
+
+def _with_pictures(path: str, job: PlannedJob, params: Params) -> str:
+    has_pictures = job.stage == "prepare" and get_task(job.wildcards["task"]).images
+    return str(Path(path).parent) if has_pictures and params.data.mirror and path != params.data.pass_rates else path
 
 
 def write_links(params: Params) -> None:
@@ -43,8 +61,10 @@ def _is_current(place: Path, link: Path) -> bool:
 
 
 def _wanted(params: Params) -> set[tuple[Path, Path]]:
-    files = (file for stage in all_stages().values() for file in code_files(params, stage))
-    return {(place, link) for place, link in _places(files) if link is not None}
+    stages = all_stages().values()
+    code = _places(file for stage in stages for file in code_files(params, stage))
+    raw = {_place(path) for stage in stages for path in _raw(params, stage)}
+    return {(place, link) for place, link in code | raw if link is not None}
 
 
 def _places(files: Iterable[str]) -> set[tuple[Path, Path | None]]:

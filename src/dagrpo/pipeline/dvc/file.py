@@ -18,8 +18,8 @@ from dagrpo.config.schema import Params
 from dagrpo.core.errors import UserError
 from dagrpo.core.metrics import METRICS
 from dagrpo.pipeline import dag
-from dagrpo.pipeline.declaration import POLICIES, Stage, names_in, patterns_of
-from dagrpo.pipeline.dvc.code import code_of_stage, links_are_current, write_links
+from dagrpo.pipeline.declaration import POLICIES, RAW, Stage, names_in, patterns_of
+from dagrpo.pipeline.dvc.code import code_of_stage, links_are_current, raw_of_stage, write_links
 from dagrpo.pipeline.override_runs import PARAMS
 from dagrpo.pipeline.runner import dvc_drives
 from dagrpo.pipeline.stages import all_stages
@@ -220,14 +220,15 @@ def _whole_folder(path: str, stage: Stage) -> str:
 
 
 def _deps(stage: Stage, params: Params) -> list[str]:
-    """List the outs of other stages that a stage reads, then the files that parameters name."""
+    """List the outs of other stages that a stage reads, then the raw files."""
     declared = [path for paths in dag.input_patterns(stage).values() for path in paths]
     patterns = [path for each in declared for path in dag.over_spread(each, stage, params)]
-    chosen = [path for given in stage.inputs.values() if callable(given) for path in given(params, NAME)]
-    named = [path for path in chosen if NAME not in path]  # of another experiment, or of a folder of the user's
+    given = [files for name, files in stage.inputs.items() if callable(files) and name != RAW]
+    chosen = [path for files in given for path in files(params, {"experiment": NAME})]
     deps = {_template(_cut(_out_of(path), stage), stage) for path in patterns}
-    deps |= {_of_training_task(_out_of(path), params) for path in chosen if path not in named}
-    return [*sorted(dep for dep in deps if not any(dep.startswith(f"{other}/") for other in deps)), *named]
+    deps |= {_of_training_task(_out_of(path), params) for path in chosen}
+    raw = raw_of_stage(params, stage)
+    return [*sorted(dep for dep in deps if not any(dep.startswith(f"{other}/") for other in deps)), *raw]
 
 
 def _out_of(path: str) -> str:

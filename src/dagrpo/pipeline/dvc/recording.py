@@ -5,17 +5,19 @@ that cannot be recorded now, because params.yaml has been edited meanwhile, are 
 """
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from dagrpo.config.schema import Params, read_params
 from dagrpo.core.errors import UserError
 from dagrpo.core.escape import sentence
+from dagrpo.pipeline.dag import planned_jobs, stage_of
+from dagrpo.pipeline.declaration import RAW
 from dagrpo.pipeline.dvc.file import CHECK_STAGE
 from dagrpo.pipeline.dvc.private import record_outputs
 from dagrpo.pipeline.override_runs import PARAMS
 from dagrpo.pipeline.runner import RAN, dvc_drives
-from dagrpo.pipeline.snakemake.reconcile import is_made_by
+from dagrpo.pipeline.snakemake.reconcile import is_current, is_made_by
 from dagrpo.utils.console import say
 from dagrpo.utils.files import read_json, sha256_of
 
@@ -38,12 +40,24 @@ def commit(folder: str) -> bool:
         return False
     recordable = {entry: _recordable(entry, params) for entry in sorted((RAN / folder).glob("*.json"))}
     outputs = [Path(output) for paths in recordable.values() for output in paths]
-    if not outputs or not _record(outputs):
+    if not outputs or not _record([*outputs, *_with_the_same_dependencies(outputs, params)]):
         return False
     for entry, paths in recordable.items():
         if paths:
             entry.unlink()
     return True
+
+
+def _with_the_same_dependencies(outputs: Sequence[Path], params: Params) -> list[Path]:
+    """List the current outputs of the other jobs of stages whose jobs read different raw files: each has those of all in dvc.yaml."""
+    found = []
+    stages = {stage_of(str(path)) for path in outputs}
+    jobs = [job for job in planned_jobs(params, params.experiment.name) if job.stage in stages]
+    for job in jobs:
+        raw = {other.inputs.get(RAW, ()) for other in jobs if other.stage == job.stage}
+        if len(raw) > 1 and Path(job.provenance) not in outputs and is_current(job, params):
+            found.append(Path(job.provenance))
+    return found
 
 
 def _recordable(entry: Path, params: Params) -> list[str]:

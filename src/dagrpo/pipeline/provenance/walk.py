@@ -14,13 +14,13 @@ from rich.tree import Tree
 
 from dagrpo.core.escape import one_line
 from dagrpo.pipeline.provenance.graph import Graph
+from dagrpo.pipeline.raw_inputs import CARD, is_own
 from dagrpo.tracking.mlflow_runs import past_executions
 from dagrpo.utils.console import VisibleConsole
 from dagrpo.utils.files import read_object, sha256_of
 from dagrpo.utils.provenance import Execution, File, in_order, read_execution
 
 FOLDERS = ("data", "models", "results")
-CARD = "card.json"  # of prepared data: names the raw files and their digests
 DIGITS_SHOWN = 12
 PIPE_WIDTH = 200
 LONGEST_TEXT = 1000  # characters of a path
@@ -112,9 +112,10 @@ def _from_tree(root: Path) -> tuple[list[Execution], frozenset[File]]:
     executions: list[Execution] = []
     raw: set[File] = set()
     for execution in in_order(read_execution(path) for path in paths):
-        raw_files = _raw_files(execution, root)
-        raw |= set(raw_files)
-        executions.append(replace(execution, inputs=(*execution.inputs, *raw_files)))
+        inputs = {file.digest for file in execution.inputs if not is_own(file.path, execution.experiment)}
+        named = [file for file in _raw_files(execution, root) if file.digest not in inputs]
+        raw |= set(named)
+        executions.append(replace(execution, inputs=(*execution.inputs, *named)))
     return executions, frozenset(raw)
 
 

@@ -15,7 +15,8 @@ from dagrpo.config.schema import Params, read_params
 from dagrpo.core.errors import UserError
 from dagrpo.data.raw_files import missing_in_mirror, wanted_data
 from dagrpo.data.task import get_task
-from dagrpo.pipeline.declaration import patterns_of
+from dagrpo.pipeline.dag import planned_jobs
+from dagrpo.pipeline.declaration import RAW, patterns_of
 from dagrpo.pipeline.override_runs import PARAMS, override_run
 from dagrpo.pipeline.runner import dvc_drives
 from dagrpo.pipeline.snakemake.private import executor_name, executor_settings, options
@@ -24,6 +25,7 @@ from dagrpo.pipeline.validation import parse_with_tasks
 from dagrpo.tracking.variations import TRY
 from dagrpo.utils import slurm
 from dagrpo.utils.failures import sentence_of
+from dagrpo.utils.manifest import MANIFEST
 from dagrpo.utils.provenance import PROVENANCE, TOPS
 from dagrpo.utils.yaml_text import read_yaml, yaml_value
 
@@ -148,6 +150,37 @@ def require_mirror(params: Params, folder: str) -> None:
     mistakes = dict.fromkeys(mistake for each in sources if (mistake := missing_in_mirror(each, Path(mirror))))
     if mistakes:
         raise UserError("\n".join(mistakes))
+
+
+def require_raw_files(params: Params, folder: str) -> None:
+    """Raise UserError, naming the parameter, for a file that a job which is still to run reads, and that is missing or cannot be read."""
+    for job in planned_jobs(params, folder):
+        raw = all_stages()[job.stage].inputs.get(RAW)
+        for path in raw(params, job.wildcards) if callable(raw) and not Path(job.provenance).exists() else ():
+            if fault := _fault_of(Path(path)):
+                raise UserError(f"{path}, which {_key_of(path, params)} names, {fault}.")
+
+
+def _fault_of(path: Path) -> str | None:
+    if path.is_file():
+        return (
+            None
+            if os.access(path, os.R_OK)
+            else f"cannot be read by you ({_user(os.geteuid())}): change its permissions"
+        )
+    state = "is a folder, not a file" if path.is_dir() else "is missing"
+    if path.name == MANIFEST:
+        return (
+            f"{state}: name a checkpoint that a stage has made, such as results/<another experiment>/runs/seed_0/exported, or make "
+            "one of a folder of your own with `dagrpo convert FOLDER NEW --to hf`"
+        )
+    return f"{state}: put it there, or name another one"
+
+
+def _key_of(path: str, params: Params) -> str:
+    """Return the parameter that names a file or its folder; the task, for a file that its source declares."""
+    keys = [key for key, value in flat(params.model_dump()).items() if value in (path, str(Path(path).parent))]
+    return keys[0] if keys else "the task"
 
 
 def require_hub(params: Params) -> None:

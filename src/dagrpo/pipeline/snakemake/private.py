@@ -67,6 +67,11 @@ def recorded_digests(output: Path) -> dict[str, str] | None:
     return {str(path): str(digest).removeprefix("sha256:") for path, digest in digests.items()}
 
 
+def recorded_inputs(output: Path) -> list[str]:
+    """List the inputs in Snakemake's record of an output; [] without them, which Snakemake then does not compare."""
+    return [str(path) for path in _record(output).get("input") or ()]
+
+
 def is_unfinished(output: Path) -> bool:
     """Return True if the job of an output has begun and not ended: its run was killed, or is at work."""
     return _file(UNFINISHED, output).exists()

@@ -2,8 +2,8 @@
 
 Snakemake's records are missing or of another execution after `dvc repro` has restored a stage from its cache, after `dvc pull`,
 `dvc checkout` or `dvc exp apply`, and after a failed job whose former outputs were kept; and they say nothing of outputs that were
-changed or removed. The provenance.json beside the outputs is right: a job whose provenance matches today's parameters, code, inputs and
-outputs is recorded as finished, any other as unfinished.
+changed or removed, nor of raw files that were replaced by older ones or are gone. The provenance.json beside the outputs is right: a job
+whose provenance matches today's parameters, code, inputs and outputs is recorded as finished, any other as unfinished.
 """
 
 import os
@@ -15,19 +15,24 @@ from typing import Any
 from dagrpo.config.places import SCRIPT, name_of, place_of
 from dagrpo.config.schema import Params
 from dagrpo.core.errors import UserError
-from dagrpo.pipeline.dag import PlannedJob, all_files, by_job, planned_jobs
+from dagrpo.pipeline.changes.executions import named
+from dagrpo.pipeline.dag import PlannedJob, all_files, by_job, planned_jobs, seed_of
 from dagrpo.pipeline.damage import is_marked_damaged, unmark_damaged
+from dagrpo.pipeline.declaration import RAW
 from dagrpo.pipeline.identity import code_digest
 from dagrpo.pipeline.job_files import code_files, job_file, own_params
+from dagrpo.pipeline.raw_inputs import changed_raw, is_own, missing_raw
 from dagrpo.pipeline.record import is_whole
 from dagrpo.pipeline.snakemake.private import (
     is_unfinished,
     record_finished,
     record_unfinished,
     recorded_digests,
+    recorded_inputs,
     recorded_job,
 )
 from dagrpo.pipeline.stages import all_stages
+from dagrpo.utils.console import say
 from dagrpo.utils.files import digest_of, read_json, sha256_of, unshare
 from dagrpo.utils.manifest import MANIFEST, fault_of_size, listed_files
 from dagrpo.utils.provenance import PROVENANCE, TOPS
@@ -40,14 +45,25 @@ def reconcile(params: Params, experiment: str) -> None:
         there = [part for part in parts if Path(part.provenance).is_file()]
         if all(_is_believed(experiment, part) for part in there):
             continue
-        current = [part for part in there if _is_current(part, params)]
+        current = [part for part in there if is_current(part, params)]
         _record(current, params)
         for part in current:
             with suppress(OSError):  # another user's: compared again the next time
                 os.utime(part.provenance)
-        for path in all_files(part for part in there if part not in current):
-            record_unfinished(Path(path))
+        for part in (part for part in there if part not in current):
+            _name_changed_raw_files(part)
+            for path in part.files:
+                record_unfinished(Path(path))
     unmark_damaged(experiment)
+
+
+def _name_changed_raw_files(part: PlannedJob) -> None:
+    """Say which raw files make a job run again: Snakemake names neither pictures nor, by default, its reasons."""
+    with suppress(OSError, UserError, KeyError):  # a damaged record
+        changed = changed_raw(read_json(Path(part.provenance)), part)
+        if changed:
+            names = ", ".join(f"{name} {'has changed' if was else 'is new'}" for name, (was, _) in changed.items())
+            say(f"{named(part.stage, seed_of(part.provenance), part.provenance)} runs again: {names}.")
 
 
 def _make_writable(parts: Sequence[PlannedJob]) -> None:
@@ -71,7 +87,7 @@ def code_recorded(provenance: Path, code: str, inputs: Mapping[str, str]) -> dic
 
 def _is_believed(experiment: str, part: PlannedJob) -> bool:
     provenance = Path(part.provenance)
-    return _is_known(provenance) and not is_marked_damaged(experiment, provenance) and _is_untouched(part)
+    return _is_known(part) and not is_marked_damaged(experiment, provenance) and _is_untouched(part)
 
 
 def _is_untouched(part: PlannedJob) -> bool:
@@ -93,8 +109,9 @@ def _is_untouched(part: PlannedJob) -> bool:
     return True
 
 
-def _is_known(provenance: Path) -> bool:
-    """Return True if Snakemake's record of a provenance file is of the execution in that file."""
+def _is_known(part: PlannedJob) -> bool:
+    """Return True if Snakemake's record of a provenance file is of the execution in that file, with the raw files of today."""
+    provenance = Path(part.provenance)
     try:
         record = read_json(provenance)
         digests = recorded_digests(provenance)
@@ -102,6 +119,8 @@ def _is_known(provenance: Path) -> bool:
             digests is not None
             and not is_unfinished(provenance)
             and recorded_job(provenance) == record["job"]
+            and not missing_raw(dict.fromkeys(recorded_inputs(provenance), ""), record["experiment"])
+            and not changed_raw(record, part)
             and record["inputs"].items() <= digests.items()
             and code_recorded(provenance, record["code"], record["inputs"]) is not None
         )
@@ -109,14 +128,16 @@ def _is_known(provenance: Path) -> bool:
         return False
 
 
-def _is_current(job: PlannedJob, params: Params) -> bool:
+def is_current(job: PlannedJob, params: Params) -> bool:
     """Return True if an execution with today's parameters and code made these outputs from these inputs."""
     try:
         record = read_json(Path(job.provenance))
-        inputs = [path for paths in job.inputs.values() for path in paths]
+        made = [path for name, paths in job.inputs.items() if name != RAW for path in paths]
+        recorded = {path: digest for path, digest in record["inputs"].items() if is_own(path, record["experiment"])}
         return (
             is_made_by(record, params)
-            and {path: sha256_of(Path(path)) for path in inputs} == record["inputs"]
+            and {path: sha256_of(Path(path)) for path in made} == recorded
+            and not changed_raw(record, job)
             and all(is_whole(Path(path), record["outputs"][path]) for path in job.files if path != job.provenance)
         )
     except (OSError, UserError, KeyError):  # missing, damaged, or of an earlier version

@@ -36,6 +36,7 @@ from dagrpo.pipeline.snakemake.checks import (
     require_own_targets,
     require_possible_weights_folder,
     require_project,
+    require_raw_files,
     require_status_of_jobs,
     require_unedited,
 )
@@ -51,8 +52,6 @@ from dagrpo.pipeline.snakemake.private import (
 )
 from dagrpo.pipeline.snakemake.reconcile import reconcile
 from dagrpo.pipeline.snakemake.stop import stop_with_stages
-from dagrpo.pipeline.stages.teacher import require_source
-from dagrpo.pipeline.stages.train import require_reward_files
 from dagrpo.tracking.attempt import follow_jobs, leave_database_to_the_head
 from dagrpo.tracking.sync import record_what_is_new, require_recordable
 from dagrpo.tracking.variations import TRY
@@ -206,8 +205,7 @@ class Experiment:
         require_current(self.params)
         require_mirror(self.params, self.folder)
         require_possible_weights_folder(self.params)
-        require_source(self.params)
-        require_reward_files(self.params)
+        require_raw_files(self.params, self.folder)
         if not executor_name().startswith(SLURM):
             runtime = self.params.runtime
             require_address(runtime.address, max(stage.nodes(runtime) for stage in dag.in_order()))

@@ -2,10 +2,11 @@
 
 from typing import TYPE_CHECKING
 
-from dagrpo.pipeline.declaration import TRAIN_DATA, Job, Needs, Stage
+from dagrpo.pipeline.declaration import RAW, TRAIN_DATA, Job, Needs, Stage, Wildcards
 from dagrpo.trainer.config.runtime import Runtime
 
 if TYPE_CHECKING:
+    from dagrpo.config.schema import Params
     from dagrpo.evaluation.config import Difficulty
 
 
@@ -51,6 +52,13 @@ def _rate(job: Job, difficulty: "Difficulty") -> None:
     summary("difficulty", [(name.replace("_", " "), f"{value:.3f}") for name, value in metrics.items()])
 
 
+def raw(params: "Params", wildcards: Wildcards) -> list[str]:
+    """List the files that the tools of the training task read, such as corpora; [] if no problem is rated."""
+    from dagrpo.config.selection import files_of_tools
+
+    return files_of_tools(params, {params.experiment.train}) if params.difficulty.samples else []
+
+
 def needs(runtime: Runtime) -> Needs:
     engine = runtime.engine
     return Needs(
@@ -72,6 +80,7 @@ STAGE = Stage(
         "model": "results/{experiment}/runs/seed_{first_seed}/sft/manifest.json",
         "train": f"{TRAIN_DATA}/train.parquet",
         "passages": f"{TRAIN_DATA}/passages.parquet",
+        RAW: raw,
     },
     outputs={
         "train": "results/{experiment}/difficulty/train.parquet",

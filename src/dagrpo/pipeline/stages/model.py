@@ -1,10 +1,10 @@
 """Stage model: the policy before any training."""
 
-from collections.abc import Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from dagrpo.pipeline.declaration import MODEL, Job, Needs, Stage
+from dagrpo.config.places import here
+from dagrpo.core.errors import UserError
+from dagrpo.pipeline.declaration import MODEL, RAW, Job, Needs, Stage, Wildcards
 from dagrpo.trainer.config.runtime import Runtime
 
 if TYPE_CHECKING:
@@ -24,29 +24,29 @@ def work(job: Job) -> None:
     console.summary(f"model: {params.name} from {params.source}", facts.lines(folder, manifest))
 
 
-def raw(params: "Params", experiment: str) -> list[str]:
-    """Return the GGUF file that the policy is read from; [] from any other source, an installed package included."""
-    gguf = params.model.gguf
-    return [gguf] if params.model.source == "gguf" and gguf is not None and Path(gguf).is_file() else []
+def raw(params: "Params", wildcards: Wildcards) -> list[str]:
+    """Return the GGUF file that the policy is read from; [] from any other source, or if its package is not installed."""
+    from dagrpo.models.config import place_of_gguf
+
+    if params.model.gguf is None:
+        return []
+    try:
+        return [str(here(place_of_gguf(params.model.gguf)))]
+    except UserError:  # what a finished job has read may be gone; one that has yet to run says so
+        return []
 
 
 def needs(runtime: Runtime) -> Needs:
     return Needs(memory_mb=4000, minutes=240)
 
 
-def reusable(params: Mapping[str, Any]) -> bool:
-    """Return False if it reads a file of this machine, which may have changed."""
-    return bool(params["model"]["source"] != "gguf")
-
-
 STAGE = Stage(
     name="model",
     work=work,
     reads=("model",),
-    inputs={"raw": raw},
+    inputs={RAW: raw},
     outputs={"manifest": MODEL, "provenance": "models/{experiment}/{model}/provenance.json"},
     label="{model}",
     selects=("fresh_tool",),
     needs=needs,
-    reusable=reusable,
 )

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dagrpo.pipeline.declaration import DATA, MODEL, Job, Stage
+from dagrpo.pipeline.declaration import DATA, MODEL, RAW, Job, Stage, Wildcards
 
 if TYPE_CHECKING:
     from dagrpo.config.schema import Params
@@ -37,15 +37,14 @@ def work(job: Job) -> None:
     summary(f"prepare {card.task}", card.summary())
 
 
-def raw(params: "Params", experiment: str) -> list[str]:
-    """List the files of this machine that problems and pass rates come from: a mirror's of all tasks, and data.pass_rates."""
+def raw(params: "Params", wildcards: Wildcards) -> list[str]:
+    """List the files of this machine that a task's problems and pass rates come from: a mirror's, the task's own, data.pass_rates."""
     from dagrpo.data.raw_files import files_in_mirror
     from dagrpo.data.task import get_task
 
-    mirror, rates = params.data.mirror, params.data.pass_rates
-    sources = [] if mirror is None else [get_task(task).source for task in params.experiment.tasks]
-    files = {str(file) for source in sources if source for file in files_in_mirror(source, Path(str(mirror)))}
-    return sorted(files | ({rates} if rates is not None and Path(rates).is_file() else set()))
+    task, mirror, rates = get_task(wildcards["task"]), params.data.mirror, params.data.pass_rates
+    files = [] if mirror is None or task.source is None else files_in_mirror(task.source, Path(mirror))
+    return sorted({*map(str, files), *task.files, *([rates] if rates else [])})
 
 
 def reusable(params: Mapping[str, Any]) -> bool:
@@ -64,7 +63,7 @@ STAGE = Stage(
         "rollout.tools",
         "training.max_prompt_tokens",
     ),
-    inputs={"model": MODEL, "raw": raw},
+    inputs={"model": MODEL, RAW: raw},
     outputs={
         **{name: f"{DATA}/{name}.parquet" for name in ("train", "validation", "test", "dropped", "passages")},
         "card": f"{DATA}/card.json",

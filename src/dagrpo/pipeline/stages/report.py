@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dagrpo.core.errors import UserError
-from dagrpo.pipeline.declaration import EARLIER_PROVENANCE, EVALUATION, MODEL, RUN, Job, Stage
+from dagrpo.pipeline.declaration import EARLIER_PROVENANCE, EVALUATION, MODEL, RUN, Job, Stage, Wildcards
 
 if TYPE_CHECKING:
     from dagrpo.config.schema import Params
@@ -73,8 +73,9 @@ def _tokenizer(models: Sequence[Path]) -> Path | None:
     return None
 
 
-def splits(params: "Params", experiment: str) -> list[str]:
+def splits(params: "Params", wildcards: Wildcards) -> list[str]:
     """List the splits in which the report finds kinds and pictures of problems."""
+    experiment = wildcards["experiment"]
     tests = [f"data/{experiment}/{task}/test.parquet" for task in params.experiment.evaluate]
     return [*tests, f"results/{experiment}/difficulty/train.parquet"]
 

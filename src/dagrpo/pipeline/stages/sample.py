@@ -2,10 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from dagrpo.pipeline.declaration import DATA, EVALUATION, POLICIES, RUN, Job, Needs, Stage
+from dagrpo.pipeline.declaration import DATA, EVALUATION, POLICIES, RAW, RUN, Job, Needs, Stage, Wildcards
 from dagrpo.trainer.config.runtime import Runtime
+
+if TYPE_CHECKING:
+    from dagrpo.config.schema import Params
 
 
 def work(job: Job) -> None:
@@ -45,6 +48,13 @@ def work(job: Job) -> None:
     summary(f"sample {completions['task'][0]}", [*rows, ("file", str(job.output("completions")))])
 
 
+def raw(params: "Params", wildcards: Wildcards) -> list[str]:
+    """List the files that the tools of a task read: corpora."""
+    from dagrpo.config.selection import files_of_tools
+
+    return files_of_tools(params, {wildcards["task"]})
+
+
 def seeded(params: Mapping[str, Any], inputs: Mapping[str, Sequence[Path]]) -> bool:
     """Return False for the base policy without fine-tuning: all seeds have the same, and it is sampled once."""
     (model,) = inputs["model"]
@@ -75,6 +85,7 @@ STAGE = Stage(
         "model": f"{RUN}/{{checkpoint}}/manifest.json",
         "test": f"{DATA}/test.parquet",
         "passages": f"{DATA}/passages.parquet",
+        RAW: raw,
     },
     outputs={
         "completions": f"{EVALUATION}/completions.parquet",

@@ -3,8 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dagrpo.core.errors import UserError
-from dagrpo.pipeline.declaration import MODEL, Job, Needs, Stage
+from dagrpo.pipeline.declaration import MODEL, RAW, Job, Needs, Stage, Wildcards
 from dagrpo.trainer.config.runtime import Runtime
 from dagrpo.utils.manifest import MANIFEST
 
@@ -21,32 +20,20 @@ def work(job: Job) -> None:
     from dagrpo.utils.console import summary
 
     params = job.section(Teacher, "algorithm.teacher")
-    source = job.inputs.get("source", ())
     lines = make_teacher(
         job.output("manifest").parent,
         params,
-        source=source[0].parent if source else None,
+        source=None if params.folder is None else Path(params.folder),
         student=job.input("model").parent,
         max_pixels=job.params["model"]["max_pixels"],
     )
     summary(f"teacher: {params.source}", lines)
 
 
-def source(params: "Params", experiment: str) -> list[str]:
+def raw(params: "Params", wildcards: Wildcards) -> list[str]:
     """Return the manifest of the checkpoint that algorithm.teacher names; [] if it names none."""
     folder = params.algorithm.teacher.folder
     return [] if folder is None else [str(Path(folder, MANIFEST))]
-
-
-def require_source(params: "Params") -> None:
-    """Raise UserError if the checkpoint that algorithm.teacher names is missing."""
-    for manifest in source(params, ""):
-        if not Path(manifest).is_file():
-            raise UserError(
-                f"algorithm.teacher.folder is {Path(manifest).parent}, which has no {MANIFEST}: name a checkpoint that a stage has "
-                "made, such as results/<another experiment>/runs/seed_0/exported, or make one of a folder of your own with "
-                "`dagrpo convert FOLDER NEW --to hf`."
-            )
 
 
 def needs(runtime: Runtime) -> Needs:
@@ -57,7 +44,7 @@ STAGE = Stage(
     name="teacher",
     work=work,
     reads=(*(f"algorithm.teacher.{key}" for key in OWN_KEYS), "model.max_pixels"),
-    inputs={"model": MODEL, "source": source},
+    inputs={"model": MODEL, RAW: raw},
     outputs={
         "manifest": "models/{experiment}/teacher/manifest.json",
         "provenance": "models/{experiment}/teacher/provenance.json",

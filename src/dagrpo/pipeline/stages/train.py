@@ -4,10 +4,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dagrpo.core.errors import UserError
-from dagrpo.pipeline.declaration import RUN, TRAIN_DATA, Job, Needs, Stage
+from dagrpo.pipeline.declaration import RAW, RUN, TRAIN_DATA, Job, Needs, Stage, Wildcards
 from dagrpo.trainer.config.runtime import Runtime
-from dagrpo.utils.manifest import MANIFEST
 
 if TYPE_CHECKING:
     from dagrpo.config.schema import Params
@@ -146,29 +144,19 @@ def _about_held_out(figures: Mapping[int, Mapping[str, float]]) -> list[tuple[st
     ]
 
 
-def held_out_data(params: "Params", experiment: str) -> list[str]:
+def held_out_data(params: "Params", wildcards: Wildcards) -> list[str]:
     """List the files of the held-out problems that training answers; [] if training.evaluate_every asks for none."""
     tasks = params.experiment.evaluate if params.training.evaluate_every else []
     names = ("validation", "test", "passages")
-    return [f"data/{experiment}/{task}/{name}.parquet" for task in tasks for name in names]
+    return [f"data/{wildcards['experiment']}/{task}/{name}.parquet" for task in tasks for name in names]
 
 
-def reward_files(params: "Params", experiment: str) -> list[str]:
-    """List the files that components of the reward read: rubrics, and manifests of checkpoints."""
-    return params.reward.files
+def raw(params: "Params", wildcards: Wildcards) -> list[str]:
+    """List the files that the reward and the tools read: rubrics, manifests of checkpoints, corpora."""
+    from dagrpo.config.selection import files_of_tools
 
-
-def require_reward_files(params: "Params") -> None:
-    """Raise UserError if a file that a component of the reward reads is missing."""
-    for path in map(Path, params.reward.files):
-        if path.is_file():
-            continue
-        remedy = (
-            "make a checkpoint of a download with `dagrpo convert FOLDER NEW --to hf`, and name its folder"
-            if path.name == MANIFEST
-            else "write it, or name another one"
-        )
-        raise UserError(f"{path}, which reward.components names, is missing: {remedy}")
+    tasks = {params.experiment.train, *(params.experiment.evaluate if params.training.evaluate_every else ())}
+    return [*params.reward.files, *files_of_tools(params, tasks)]
 
 
 def needs(runtime: Runtime) -> Needs:
@@ -216,7 +204,7 @@ STAGE = Stage(
         "passages": f"{TRAIN_DATA}/passages.parquet",
         "teacher": "models/{experiment}/teacher/manifest.json",
         "held_out": held_out_data,
-        "reward_files": reward_files,
+        RAW: raw,
     },
     outputs={
         "policy": f"{RUN}/policy/manifest.json",

@@ -255,7 +255,8 @@ def check(config: Config, params: "Params") -> None:
         raise UserError(f"the address in reward.components.judge.url {mistake}: write it as http://127.0.0.1:30000/v1")
     if not config.model:
         raise UserError("reward.components.judge.model is empty: name the model that the server serves")
-    _rubric(config)
+    if Path(config.rubric).exists():  # a finished run does not need it; before any other, snakemake asks for it
+        _rubric(config)
 
 
 COMPONENT = Component(
