@@ -200,20 +200,19 @@ def _with_pictures(*pictures: str) -> tuple[Params, dict[str, Any]]:
 
 
 def test_a_picture_that_rows_name_is_read_again_after_an_edit_and_only_then(monkeypatch: pytest.MonkeyPatch) -> None:
-    from dagrpo.pipeline import raw_inputs
+    from dagrpo.data.picture_digest import picture_digest
 
     _write("copies/geo3k/pictures/1.png", "one")
     second = _write("copies/geo3k/pictures/2.png", "two")
     _, record = _with_pictures("pictures/1.png", "pictures/2.png")
     assert not changed_raw(record, None)
     read = list[Path]()
-    whole = raw_inputs.picture_digest
 
     def noting(place: Path, column: str) -> Any:
         read.append(place)
-        return whole(place, column)
+        return picture_digest(place, column)
 
-    monkeypatch.setattr(raw_inputs, "picture_digest", noting)
+    monkeypatch.setattr("dagrpo.pipeline.raw_inputs.picture_digest", noting)
     assert not changed_raw(record, None)
     assert read == []
     second.write_text("other")

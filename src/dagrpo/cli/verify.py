@@ -21,8 +21,8 @@ from dagrpo.utils.provenance import PROVENANCE, TOPS
 LONGEST = 300
 NOT_HERE = "raw data that is not on this machine"
 REMEDY = (
-    "Copy away what you changed yourself. With this experiment in params.yaml, `dvc checkout --force` restores what DVC has "
-    "recorded, and `snakemake --cores all target` makes the rest again."
+    "Copy away what you changed yourself. With this experiment in params.yaml, `dvc checkout --force` restores the outputs that DVC has "
+    "recorded, and `snakemake --cores all target` makes the rest again, from raw inputs as they are now."
 )
 
 

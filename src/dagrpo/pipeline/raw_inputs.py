@@ -1,7 +1,7 @@
-"""Inputs that no stage makes, compared by content: files that parameters name, and the pictures that raw rows name.
+"""Inputs that no stage makes, compared by content.
 
-A large file is read again only if its size or time has changed. One that is missing after its job has run is no change: its content is
-on record.
+They are files that parameters name, and the pictures that raw rows name. A large file is read again only if its size or time has
+changed. One that is missing after its job has run is no change: its content is on record.
 """
 
 import json

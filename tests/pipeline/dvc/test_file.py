@@ -254,3 +254,16 @@ def test_another_verifier_is_other_code_of_train_and_of_nothing_before_it() -> N
     changed = {name for name, stage in all_stages().items() if code_files(one, stage) != code_files(other, stage)}
     assert "train" in changed
     assert changed.isdisjoint({"model", "sft", "convert", "export", "sample", "report"})
+
+
+def test_dvc_leaves_the_outputs_of_a_stage_that_reads_raw_files_until_it_replaces_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    params = parse({"model": {"source": "gguf", "gguf": "tiny.gguf"}})
+    out = "models/${experiment.name}/${model.name}"
+    assert yaml.safe_load(dvc_file.dvc_yaml(params))["stages"]["model"]["outs"] == [out]
+    Path("tiny.gguf").touch()
+    model = yaml.safe_load(dvc_file.dvc_yaml(params))["stages"]["model"]
+    assert model["outs"] == [{out: {"persist": True}}]
+    assert "tiny.gguf" in model["deps"]

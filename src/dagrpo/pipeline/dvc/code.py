@@ -1,4 +1,4 @@
-"""DVC's dependencies outside of the experiments' folders: whole packages of code, the user's single files, raw files.
+"""DVC's dependencies for code and raw files.
 
 DVC hashes them as they lie, so an edit is seen with nothing to bring up to date. A package holds the code of all stages: after an edit DVC
 starts the command of each, and Snakemake, which knows the files of each stage, runs those alone that the edit concerns.

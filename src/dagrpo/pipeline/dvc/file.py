@@ -155,9 +155,12 @@ def _entry(stage: Stage, params: Params) -> dict[str, Any]:
 
 
 def _tracked(stage: Stage, params: Params) -> list[Any]:
-    """List a stage's outs; of one that spreads, they stay until it replaces them, since it keeps what is made already."""
+    """List a stage's outs; of one that spreads or reads raw files, they stay until it replaces them.
+
+    It keeps what is made already, and in a clone without the raw files DVC would remove the outs and then find these missing.
+    """
     outs = [_template(path, stage) for each in _outs(stage) for path in dag.over_spread(each, stage, params)]
-    return [{out: {"persist": True}} for out in outs] if stage.spreads else list(outs)
+    return [{out: {"persist": True}} for out in outs] if stage.spreads or raw_of_stage(params, stage) else list(outs)
 
 
 def described(stage: Stage) -> str:
