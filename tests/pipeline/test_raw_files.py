@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from docs.site.pages import parameters_page
 
-from dagrpo.config.documents import table
 from dagrpo.config.schema import Params, parse
 from dagrpo.core.errors import UserError
 from dagrpo.data.task import Task
@@ -114,7 +114,7 @@ def test_a_named_file_is_an_input_of_the_jobs_that_read_it_and_an_edit_is_seen_i
 
 def _text_keys() -> Iterator[str]:
     """Yield each key of the schema, those of every plug-in included, that takes any text or a list of texts."""
-    for key, kind in re.findall(r"^\| `([^`]+)` \| ([^|]*) \|", table(), re.MULTILINE):
+    for key, kind in re.findall(r"^\| `([^`]+)` \| ([^|]*) \|", parameters_page(), re.MULTILINE):
         if re.search(r"\bstring(?! matching)", kind) and not key.endswith(".requires"):
             yield key
 
