@@ -24,8 +24,8 @@ unexport PYTHONDONTWRITEBYTECODE
 # Installs a lock, $(2), in an environment, $(1), each file by its hash; setuptools, which builds what has no wheel, too.
 install = $(FOR_UV) .venv/bin/uv pip install --compile-bytecode --python $(1)/bin/python --no-deps \
   --require-hashes --build-constraints requirements/cpu.lock $(if $(filter %gpu.lock,$(2)),,$(TORCH)) -r $(2)
-# The packages of this project, in an environment of $(2); sglang_cpu is for machines without a GPU.
-own = $(addprefix ./,$(filter-out $(if $(filter %gpu.lock,$(2)),%/sglang_cpu),$(patsubst %/pyproject.toml,%,$(wildcard packages/*/pyproject.toml))))
+# The packages of this project, in an environment of $(2); dagrpo_sglang_cpu is for machines without a GPU.
+own = $(addprefix ./,$(filter-out $(if $(filter %gpu.lock,$(2)),%/dagrpo_sglang_cpu),$(patsubst %/pyproject.toml,%,$(wildcard packages/*/pyproject.toml))))
 install_own = .venv/bin/uv pip install -q --python $(1)/bin/python --no-deps --build-constraints requirements/cpu.lock $(own)
 
 .DEFAULT_GOAL := help

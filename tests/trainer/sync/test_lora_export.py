@@ -142,7 +142,7 @@ def test_an_engine_is_opened_with_the_weights_of_the_start_whatever_the_adapter_
         (Deaf, r"after step 1 server 0 holds other weights than were synced: \d+ of 28 tensors"),
         (
             Silent,
-            r"server 0 reports no digests for 28 adapter tensors, such as base_model.* packages/sglang_adapters",
+            r"server 0 reports no digests for 28 adapter tensors, such as base_model.* packages/dagrpo_sglang_adapters",
         ),
         (
             Drifting,

@@ -80,7 +80,7 @@ class WeightSyncCheck:
                 raise UserError(
                     f"server {number} reports no digests for {len(missing)} adapter tensors, such as {min(missing)}, so the adapter "
                     "cannot be verified: install the engine's plug-in for digests where the server runs (for SGLang "
-                    "packages/sglang_adapters); set training.gates.digest_mebibytes to 0, so that only the probe checks it; or set "
+                    "packages/dagrpo_sglang_adapters); set training.gates.digest_mebibytes to 0, so that only the probe checks it; or set "
                     "training.lora.serving to merged."
                 )
             stay = {name: digest for name, digest in digests.items() if not _is_of_adapter(name)}

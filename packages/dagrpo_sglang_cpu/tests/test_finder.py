@@ -43,7 +43,7 @@ def test_the_installed_package_is_the_one_in_the_repository() -> None:
     source = {str(path.relative_to(SOURCE)): path for path in SOURCE.rglob("*") if path.suffix in (".py", ".pth")}
     assert installed.keys() == source.keys()
     stale = [name for name, path in source.items() if path.read_bytes() != installed[name].read_bytes()]
-    assert not stale, "install packages/sglang_cpu again"
+    assert not stale, "install packages/dagrpo_sglang_cpu again"
 
 
 def test_without_the_switch_nothing_is_imported_and_nothing_is_stubbed() -> None:
