@@ -131,7 +131,7 @@ def read_request(data: bytes, *, again: bool = False) -> ChatRequest:
         received = read_json(data)
         body = _Body.model_validate(received)
     except ValidationError as error:
-        raise Refused(_sentence(error)) from None
+        raise Refused(_sentence(error)) from error
     except ValueError as error:
         raise Refused(f"The body cannot be read: {error}.") from None
     _require_possible(body)
