@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dagrpo.config.places import ROOT
+from dagrpo.config.places import PACKAGES, ROOT, name_of, place_of
 from dagrpo.config.schema import Params, parse
 from dagrpo.core.errors import UserError
 from dagrpo.pipeline import identity
@@ -135,3 +135,31 @@ def test_imports_at_the_end_of_a_long_chain_of_branches_are_found(lab: Path) -> 
     chain = "".join(f"elif loss == {number}:\n    pass\n" for number in range(900))
     (lab / "losses.py").write_text(f"if loss == -1:\n    pass\n{chain}else:\n    from . import helpers\n")
     assert str(lab / "helpers.py") in code_of("dagrpo.pipeline.stages.score", ["some_lab.losses"])
+
+
+def test_the_packages_of_the_project_are_code_of_the_stages_that_use_them() -> None:
+    assert {folder.parent.name for folder in ROOT.glob("packages/*/src")} <= set(PACKAGES)
+    users = {package: _stages_with(f"packages/{package}/src/{package}/**/*.py", Params()) for package in PACKAGES}
+    assert users["dagrpo_sglang_cpu"] == users["dagrpo_sglang_adapters"] == {"difficulty", "sample", "train"}
+    assert users["dagrpo_sandbox"] == set()
+    programs = parse({"experiment": {"train": "mbpp", "evaluate": ["mbpp"], "tasks": ["mbpp"]}})
+    inside = "packages/dagrpo_sandbox/src/dagrpo_sandbox/inside.py"
+    assert _stages_with(inside, programs) == {"prepare", "difficulty", "train", "score"}
+
+
+def _stages_with(pattern: str, params: Params) -> set[str]:
+    """Return the stages whose code holds every file of a pattern."""
+    files = {path.relative_to(ROOT).as_posix() for path in ROOT.glob(pattern)}
+    return {name for name, stage in all_stages().items() if files and files <= set(code_files(params, stage))}
+
+
+def test_a_package_has_the_names_of_the_repository_wherever_it_is_installed() -> None:
+    import dagrpo_sandbox
+
+    file = Path(dagrpo_sandbox.__file__).parent / "inside.py"
+    assert name_of(file) == "packages/dagrpo_sandbox/src/dagrpo_sandbox/inside.py"
+    assert place_of(name_of(file)).samefile(file)
+
+
+def test_a_module_that_a_process_is_started_with_is_code() -> None:
+    assert "src/dagrpo/rewards/worker.py" in code_of("dagrpo.pipeline.stages.score")

@@ -6,6 +6,8 @@ a study are named from its folder.
 
 import os
 import sys
+from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 
 import dagrpo
@@ -16,8 +18,16 @@ ROOT = INSTALLED if INSTALLED.is_dir() else PACKAGE.parents[1]
 SNAKEFILE = str(ROOT / "Snakefile")  # for `module` in a Snakefile of one's own
 SCRIPT = "workflow/scripts/stage.py"  # the command line of every stage
 # The start of each name, and of the path with that name.
-_PATHS = {SCRIPT: str(ROOT / SCRIPT), "src/dagrpo/": f"{PACKAGE}/"} | (
-    {"packages/dagrpo_megatron/src/": f"{PACKAGE.parent}/"} if INSTALLED == ROOT else {"packages/": f"{ROOT}/packages/"}
+_PATHS = {SCRIPT: str(ROOT / SCRIPT), "src/dagrpo/": f"{PACKAGE}/"}
+# Modules of the packages beside dagrpo. Their code is part of a stage's, from wherever Python imports them.
+PACKAGES = (
+    "dagrpo_agents",
+    "dagrpo_answers",
+    "dagrpo_megatron",
+    "dagrpo_sandbox",
+    "dagrpo_sglang_adapters",
+    "dagrpo_sglang_cpu",
+    "dagrpo_verl",
 )
 
 
@@ -40,15 +50,25 @@ def presets_of(kind: str, folder: Path = PRESETS) -> dict[str, Path]:
 def place_of(name: str) -> Path:
     """Return the path of a file of code: relative if it is below the current folder."""
     return here(
-        Path(next((path + name[len(start) :] for start, path in _PATHS.items() if name.startswith(start)), name))
+        Path(next((path + name[len(start) :] for start, path in _paths().items() if name.startswith(start)), name))
     )
 
 
 def name_of(path: Path) -> str:
     """Return the name of a file of code, the same in a clone and with an installed dagrpo; of one outside of both and of here its path."""
     resolved = str(path.resolve())
-    found = (start + resolved[len(path) :] for start, path in _PATHS.items() if resolved.startswith(path))
+    found = (start + resolved[len(path) :] for start, path in _paths().items() if resolved.startswith(path))
     return next(found, str(here(Path(resolved))))
+
+
+@cache
+def _paths() -> dict[str, str]:
+    specs = {name: find_spec(name) for name in PACKAGES}
+    return _PATHS | {
+        f"packages/{name}/src/{name}/": f"{Path(spec.origin).resolve().parent}/"
+        for name, spec in specs.items()
+        if spec is not None and spec.origin is not None
+    }
 
 
 def is_clone() -> bool:

@@ -51,9 +51,9 @@ def selected_modules(params: Params, tasks: Collection[str]) -> dict[str, list[s
         "tool": sorted({TOOLS.module_of(name) for name in tools}),
         "interaction": sorted({INTERACTIONS.module_of(name) for name in users}),
         "fresh_tool": sorted({TOOLS.module_of(name) for name in params.model.fresh.tools}),
-        "engine": [ENGINES.module_of(params.runtime.engine.name)],
-        "teacher_engine": [ENGINES.module_of(params.runtime.teacher.name)] if params.algorithm.teacher.is_there else [],
-        "reward_engine": [ENGINES.module_of(params.runtime.reward_model.name)] if "reward_model" in components else [],
+        "engine": _engine(params.runtime.engine.name),
+        "teacher_engine": _engine(params.runtime.teacher.name) if params.algorithm.teacher.is_there else [],
+        "reward_engine": _engine(params.runtime.reward_model.name) if "reward_model" in components else [],
         "loss": [LOSSES.module_of(params.algorithm.loss.name)],
         "correction": [CORRECTIONS.module_of(params.algorithm.correction.name)],
         "backend": [BACKENDS.module_of(params.training.backend.name)],
@@ -71,10 +71,9 @@ def named_code(params: Params, tasks: Collection[str]) -> dict[str, list[NamedCo
     }
 
 
-def files_of_tools(params: Params, tasks: Collection[str]) -> list[str]:
-    """List the paths that the parameters of these tasks' tools name, such as corpora."""
-    tools = sorted({tool for name in tasks for tool in get_task(name).tools})
-    return [path for name in tools for path in TOOLS.get(name).files(config_for(name, params.rollout.tools))]
+def _engine(name: str) -> list[str]:
+    """Return an engine's module, and the packages that its server imports by itself."""
+    return [ENGINES.module_of(name), *(f"{package}.*" for package in ENGINES.get(name).own_packages)]
 
 
 def _call_syntax(params: Params) -> list[str]:

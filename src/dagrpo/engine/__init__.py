@@ -94,6 +94,9 @@ class Engine(Generic[ConfigType]):
     # Returns memory of a rank of a training that the server on its GPU opens. None: it opens none (weight_sync: tensors).
     memory: Callable[[], RankMemory] | None = None
     packages: tuple[str, ...] = ()  # installed ones whose versions may change its results; part of a stage's identity
+    own_packages: tuple[
+        str, ...
+    ] = ()  # of this project, that its server imports by itself; their code is that of its stages
     key_variable: str | None = None  # environment variable with the key of servers that run elsewhere
     reserved_tokens: int = 0  # of its context, that no prompt can use
     footprint: Footprint = field(default_factory=Footprint)

@@ -3,7 +3,7 @@
 An edit to one of those files runs the stage again; an edit to anything else does not. Imports are read from the source
 (ast), inside functions too but not those for type checkers alone, and nothing is imported for it. Plug-ins are found by
 name while a stage runs, so no import leads to them: they count only if the parameters name them. A template or script
-beside a file that spells its name is code, too.
+beside a file that spells its name is code, too. Of libraries, the packages of this project count.
 """
 
 import ast
@@ -16,7 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from dagrpo.config.places import name_of, place_of
+from dagrpo.config.places import PACKAGES, name_of, place_of
 from dagrpo.core.errors import UserError
 from dagrpo.utils.files import digest_of, sha256_of, write_json
 
@@ -42,16 +42,17 @@ WITHOUT_EFFECT = (
 PARSED = Path(".state/imports.json")
 STAGES = "dagrpo.pipeline.stages"  # the one part of these whose code is a stage's own
 _NAMED_BESIDE = re.compile(
-    r"""["']([\w-][\w.-]*\.(?:j2|js|yaml))["']"""
+    r"""["']([\w-][\w.-]*\.(?:j2|js|yaml|py))["']"""
 )  # a text with the name of such a file, and nothing else
+_NAMED_MODULE = re.compile(r"""["'](dagrpo\w*(?:\.\w+)+)["']""")  # such as what python -m runs
 _OF_STATEMENTS = ("body", "orelse", "handlers", "finalbody", "cases")  # the fields of a node that hold statements
 
 
 def code_of(start: str, plugins: Iterable[str] = (), files: Iterable[Path] = ()) -> list[str]:
     """List the files of a stage whose module is `start`: by name, sorted.
 
-    `plugins` are the modules that the parameters select; the stage includes what they import from their own packages.
-    `files` are code other than modules.
+    `plugins` are the modules that the parameters select; the stage includes what they import from their own packages. A name that
+    ends in .* selects all modules of a package. `files` are code other than modules.
     """
     return sorted({*_modules_of(start, tuple(plugins)), *map(_name, files)})
 
@@ -73,8 +74,11 @@ def code_digest(files: Iterable[str]) -> str:
 
 
 def _files(starts: tuple[str, ...]) -> set[Path]:
-    packages = {start.partition(".")[0] for start in starts}
-    waiting, files = [parent for start in starts for parent in _with_parents(start)], set[Path]()
+    packages = {*PACKAGES, *(start.partition(".")[0] for start in starts)}
+    waiting, files = (
+        [parent for start in starts for name in _modules(start) for parent in _with_parents(name)],
+        set[Path](),
+    )
     while waiting:
         module = waiting.pop()
         file = _file_of(module)
@@ -84,6 +88,18 @@ def _files(starts: tuple[str, ...]) -> set[Path]:
         files |= _beside(file)
         waiting += [name for name in _imports(file, module) if name.partition(".")[0] in packages]
     return files
+
+
+def _modules(start: str) -> list[str]:
+    """Return a start's own name, or those of all modules of the package before its .*; none if that is not installed."""
+    package, _, rest = start.rpartition(".")
+    if rest != "*":
+        return [start]
+    folder = _folder_of(package)
+    files = sorted(folder.rglob("*.py")) if folder is not None else []
+    return [
+        ".".join((package, *file.relative_to(folder).with_suffix("").parts)).removesuffix(".__init__") for file in files
+    ]
 
 
 def _beside(file: Path) -> set[Path]:
@@ -135,6 +151,10 @@ def _imported_by(file: Path, module: str) -> Iterator[str]:
             base = _absolute(node, package)
             names = [base, *(f"{base}.{alias.name}" for alias in node.names)]
         yield from (parent for name in names for parent in _with_parents(name))
+    for name in _NAMED_MODULE.findall(file.read_text(encoding="utf-8", errors="replace")):
+        found = _file_of(name)
+        if found is not None and found.name != "__init__.py":  # a package's name is that of a registry
+            yield from _with_parents(name)
 
 
 def _statements(outer: ast.AST) -> Iterator[ast.AST]:

@@ -5,16 +5,19 @@ changed. One that is missing after its job has run is no change: its content is 
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dagrpo.config.schema import Params
 from dagrpo.core.errors import UserError
 from dagrpo.data.picture_digest import file_and_column, picture_digest
+from dagrpo.data.task import get_task
 from dagrpo.pipeline.dag import PlannedJob
 from dagrpo.pipeline.declaration import RAW
+from dagrpo.tools import TOOLS, config_for
 from dagrpo.utils.files import digest_of, read_object, write_json
 from dagrpo.utils.manifest import NOTES, noted_sha256
 from dagrpo.utils.provenance import TOPS, are_digests
@@ -137,3 +140,9 @@ def noted_picture_digest(place: Path, column: str) -> str:
 def _version(place: Path, names: Iterable[str]) -> str:
     stats = [(place.parent / name).stat() for name in (place.name, *names)]
     return digest_of(json.dumps([[each.st_ino, each.st_size, each.st_mtime_ns] for each in stats]))
+
+
+def files_of_tools(params: Params, tasks: Collection[str]) -> list[str]:
+    """List the paths that the parameters of these tasks' tools name, such as corpora."""
+    tools = sorted({tool for name in tasks for tool in get_task(name).tools})
+    return [path for name in tools for path in TOOLS.get(name).files(config_for(name, params.rollout.tools))]

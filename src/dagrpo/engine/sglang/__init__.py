@@ -251,6 +251,7 @@ ENGINE = Engine(
     open_classifier=_open_classifier,
     memory=_memory,
     packages=("sglang",),
+    own_packages=("dagrpo_sglang_adapters", "dagrpo_sglang_cpu"),
     key_variable=KEY_VARIABLE,
     reserved_tokens=6,  # that its scheduler keeps from a prompt
     footprint=Footprint(

@@ -54,7 +54,7 @@ def _rate(job: Job, difficulty: "Difficulty") -> None:
 
 def raw(params: "Params", wildcards: Wildcards) -> list[str]:
     """List the files that the tools of the training task read, such as corpora; [] if no problem is rated."""
-    from dagrpo.config.selection import files_of_tools
+    from dagrpo.pipeline.raw_inputs import files_of_tools
 
     return files_of_tools(params, {params.experiment.train}) if params.difficulty.samples else []
 

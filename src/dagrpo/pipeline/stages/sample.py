@@ -50,7 +50,7 @@ def work(job: Job) -> None:
 
 def raw(params: "Params", wildcards: Wildcards) -> list[str]:
     """List the files that the tools of a task read: corpora."""
-    from dagrpo.config.selection import files_of_tools
+    from dagrpo.pipeline.raw_inputs import files_of_tools
 
     return files_of_tools(params, {wildcards["task"]})
 

@@ -153,7 +153,7 @@ def held_out_data(params: "Params", wildcards: Wildcards) -> list[str]:
 
 def raw(params: "Params", wildcards: Wildcards) -> list[str]:
     """List the files that the reward and the tools read: rubrics, manifests of checkpoints, corpora."""
-    from dagrpo.config.selection import files_of_tools
+    from dagrpo.pipeline.raw_inputs import files_of_tools
 
     tasks = {params.experiment.train, *(params.experiment.evaluate if params.training.evaluate_every else ())}
     return [*params.reward.files, *files_of_tools(params, tasks)]
