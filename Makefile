@@ -25,7 +25,8 @@ unexport PYTHONDONTWRITEBYTECODE
 install = $(FOR_UV) .venv/bin/uv pip install --compile-bytecode --python $(1)/bin/python --no-deps \
   --require-hashes --build-constraints requirements/cpu.lock $(if $(filter %gpu.lock,$(2)),,$(TORCH)) -r $(2)
 # The packages of this project, in an environment of $(2); dagrpo_sglang_cpu is for machines without a GPU.
-own = $(addprefix ./,$(filter-out $(if $(filter %gpu.lock,$(2)),%/dagrpo_sglang_cpu),$(patsubst %/pyproject.toml,%,$(wildcard packages/*/pyproject.toml))))
+# That one is installed as a copy, since its .pth file must lie in site-packages; of the others Python runs the files here.
+own = $(foreach package,$(patsubst %/pyproject.toml,%,$(wildcard packages/*/pyproject.toml)),$(if $(filter %/dagrpo_sglang_cpu,$(package)),$(if $(filter %gpu.lock,$(2)),,./$(package)),-e ./$(package)))
 install_own = .venv/bin/uv pip install -q --python $(1)/bin/python --no-deps --build-constraints requirements/cpu.lock $(own)
 
 .DEFAULT_GOAL := help
@@ -134,7 +135,7 @@ sbom: setup .venv-docs/.installed ## the software of .venv as a CycloneDX SBOM, 
 
 setup: .venv/.installed ## install everything in .venv, once: one to five minutes, 4 GB of disk
 
-.venv/.installed: requirements/cpu.lock requirements/gpu.lock requirements/installer.lock pyproject.toml $(shell find packages -name '*.py' -o -name '*.toml' -o -name '*.pth')
+.venv/.installed: requirements/cpu.lock requirements/gpu.lock requirements/installer.lock pyproject.toml $(wildcard packages/*/pyproject.toml) $(shell find packages/dagrpo_sglang_cpu -name '*.py' -o -name '*.pth')
 	@echo "Setting up .venv from $(LOCK): one to five minutes, as fast as the network; 4 GB on disk, more for a GPU."
 	@echo $(LOCK) > .environment
 	test -x .venv/bin/python || { rm -rf .venv; $(FOR_UV) $(NEW_ENVIRONMENT) .venv; }

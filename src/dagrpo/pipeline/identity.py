@@ -96,10 +96,10 @@ def _modules(start: str) -> list[str]:
     if rest != "*":
         return [start]
     folder = _folder_of(package)
-    files = sorted(folder.rglob("*.py")) if folder is not None else []
-    return [
-        ".".join((package, *file.relative_to(folder).with_suffix("").parts)).removesuffix(".__init__") for file in files
-    ]
+    if folder is None:
+        return []
+    names = sorted(file.relative_to(folder).with_suffix("").parts for file in folder.rglob("*.py"))
+    return [".".join((package, *parts)).removesuffix(".__init__") for parts in names]
 
 
 def _beside(file: Path) -> set[Path]:
