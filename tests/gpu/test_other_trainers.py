@@ -18,7 +18,6 @@ from dagrpo.checkpoints.manifest import verify
 from dagrpo.checkpoints.source import open_tensors
 from dagrpo.utils.tables import read_parquet
 
-STAND_INS = Path(__file__).parents[1] / "trainer"
 SETTINGS: dict[str, dict[str, Any]] = {
     "verl": {  # without flash-attn, which its lock does not have
         "actor_rollout_ref.rollout.gpu_memory_utilization": 0.3,
@@ -64,6 +63,5 @@ def test_two_steps_are_followed_and_leave_a_policy_of_the_initial_tensors(
 @pytest.mark.nightly
 @pytest.mark.parametrize("trainer", SETTINGS)
 def test_the_check_itself_passes_with_a_stand_in(trainer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stand_in = str(STAND_INS / trainer / "stand_in")
-    monkeypatch.setenv("PYTHONPATH", stand_in)
-    _train_two_steps(trainer, tmp_path, None, stand_in)
+    monkeypatch.setenv("PYTHONPATH", foreign_runs.path_with(trainer))
+    _train_two_steps(trainer, tmp_path, None, str(foreign_runs.STAND_INS[trainer]))

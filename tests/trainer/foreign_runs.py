@@ -19,11 +19,21 @@ from dagrpo.trainer.backends import BACKENDS
 from dagrpo.trainer.run import Report, TrainingRun, no_report
 from dagrpo.utils.failures import exit_code_of
 
+PACKAGES = Path(__file__).parents[2] / "packages"
+STAND_INS = {  # which train nothing
+    "verl": PACKAGES / "dagrpo_verl/tests/stand_in",
+    "megatron_lm": PACKAGES / "dagrpo_megatron/tests/backend/stand_in",
+}
 CHANGES: dict[str, Any] = {
     "rollout": {"deterministic": False, "dtype": "bfloat16", "max_new_tokens": 10},
     "training": {"dtype": "bfloat16", "steps": 4, "prompts_per_step": 4},
     "runtime": {"training": {"save_every": 2, "processes": 2}},
 }
+
+
+def path_with(trainer: str) -> str:
+    """Return PYTHONPATH with a stand-in first."""
+    return os.pathsep.join([str(STAND_INS[trainer]), *filter(None, [os.environ.get("PYTHONPATH")])])
 
 
 def run_in(folder: Path, changes: dict[str, Any]) -> TrainingRun:
@@ -57,7 +67,7 @@ def silent_for(run: TrainingRun, minutes: float) -> TrainingRun:
 
 def main(folder: Path, changes: dict[str, Any]) -> None:
     """Train in this process, which is one of several nodes, and end as a stage does."""
-    os.environ["PYTHONPATH"] = os.environ.get("STAND_IN", "")
+    os.environ["PYTHONPATH"] = path_with(changes["training"]["backend"]["name"])
     try:
         train(run_of(folder, changes), lambda step, metrics: print(f"step {step}", flush=True))
     except (UserError, TransientError) as error:

@@ -13,8 +13,8 @@ from pathlib import Path
 import psutil
 
 from dagrpo.trainer.foreign.nodes import nodes_of
-from dagrpo.trainer.verl.cluster import Cluster, access, ray_over
 from dagrpo.utils.child_variables import alone
+from dagrpo_verl.cluster import Cluster, access, ray_over
 
 ASKED = """
 import json, os, ray, socket, sys

@@ -20,9 +20,9 @@ def attempts(python: str, run: Any, folder: Path, scripts: Mapping[int, Sequence
     `path`: PYTHONPATH of verl.
     """
     from dagrpo.trainer.foreign.files import write_inputs
-    from dagrpo.trainer.verl import composition, running
-    from dagrpo.trainer.verl.mapping import configuration
     from dagrpo.utils.files import read_json, write_json
+    from dagrpo_verl import composition, running
+    from dagrpo_verl.mapping import configuration
 
     inputs = write_inputs(run, folder)
     files = running.files_of(run, inputs, folder)

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from dagrpo.trainer.verl.agent_loop import AttemptProcess
+from dagrpo_verl.agent_loop import AttemptProcess
 
 FINISHES_ONE = """
 import json, sys

@@ -14,7 +14,7 @@ from tests.trainer.attempts import graded
 from dagrpo.core.types import PictureTokens, PromptPictures
 from dagrpo.models.tokenizer import character_tokenizer
 from dagrpo.tools import InfrastructureFailure
-from dagrpo.trainer.verl.attempt_process import Attempts, of_one_sequence
+from dagrpo_verl.attempt_process import Attempts, of_one_sequence
 
 TOKENIZER = character_tokenizer(128)
 

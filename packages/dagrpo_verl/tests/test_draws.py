@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from dagrpo.core.errors import TransientError, UserError
-from dagrpo.trainer.verl.draws import Comparison, DrawLog, Drawn
+from dagrpo_verl.draws import Comparison, DrawLog, Drawn
 
 SAMPLES = 2
 

@@ -8,8 +8,8 @@ import pytest
 from dagrpo.config.overlay import merged
 from dagrpo.config.schema import parse
 from dagrpo.core.errors import UserError
-from dagrpo.trainer.verl.mapping import Files, configuration
-from dagrpo.trainer.verl.running import override
+from dagrpo_verl.mapping import Files, configuration
+from dagrpo_verl.running import override
 
 ACTOR = "actor_rollout_ref.actor"
 FILES = Files(model=Path("/m"), rows=Path("/r.parquet"), attempts=("python", "job"), checkpoints=Path("/c"))

@@ -16,14 +16,13 @@ from dagrpo.config.overlay import merged
 from dagrpo.core.errors import TransientError, UserError
 from dagrpo.pipeline import nodes
 from dagrpo.trainer.foreign.nodes import Nodes
-from dagrpo.trainer.verl import cluster
-from dagrpo.trainer.verl.cluster import Cluster, access, head_of, joining, ray_over
-from dagrpo.trainer.verl.cluster_check import absent
 from dagrpo.utils.distributed import single_process
 from dagrpo.utils.manifest import MANIFEST
 from dagrpo.utils.tables import read_parquet
+from dagrpo_verl import cluster
+from dagrpo_verl.cluster import Cluster, access, head_of, joining, ray_over
+from dagrpo_verl.cluster_check import absent
 
-STAND_IN = Path(__file__).with_name("stand_in")
 CHANGES: dict[str, Any] = {
     "training": {"backend": {"name": "verl"}},
     "runtime": {"backend": {"silent_minutes": 3}},
@@ -45,12 +44,12 @@ def command(folder: Path) -> list[str]:
 def test_two_hosts_leave_the_policy_of_one_host_also_after_one_was_killed(
     hosts: tuple[Host, Host], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(STAND_IN))
+    monkeypatch.setenv("PYTHONPATH", foreign_runs.path_with("verl"))
     (tmp_path / "one").mkdir()
     alone = foreign_runs.run_in(tmp_path / "one", CHANGES)
     foreign_runs.train(alone)
     run = foreign_runs.run_in(tmp_path, ON_TWO)
-    first, _ = launched(hosts, tmp_path, command(tmp_path), STAND_IN_HANGS_AFTER="3", STAND_IN=str(STAND_IN))
+    first, _ = launched(hosts, tmp_path, command(tmp_path), STAND_IN_HANGS_AFTER="3")
     wait_for(run.state / "checkpoints/global_step_2/actor/fsdp_config.json")
     time.sleep(2)  # into the third step, after which it hangs
     began = time.monotonic()
@@ -59,7 +58,7 @@ def test_two_hosts_leave_the_policy_of_one_host_also_after_one_was_killed(
     assert time.monotonic() - began < 2 * nodes.SECONDS_OF_SILENCE
     assert first.returncode == 1
     assert said.splitlines()[-1] == "node 1 (b) has ended, or cannot be reached."
-    again, other = launched(hosts, tmp_path, command(tmp_path), STAND_IN=str(STAND_IN))
+    again, other = launched(hosts, tmp_path, command(tmp_path))
     said, _ = again.communicate(timeout=SECONDS)
     assert (again.returncode, other.wait(SECONDS)) == (0, 0), said
     assert (run.policy / MANIFEST).read_bytes() == (alone.policy / MANIFEST).read_bytes()
@@ -103,7 +102,7 @@ def test_every_start_has_a_new_token_that_nobody_else_reads(tmp_path: Path) -> N
 def test_a_node_that_does_not_join_ray_in_time_is_named_with_its_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(STAND_IN))
+    monkeypatch.setenv("PYTHONPATH", foreign_runs.path_with("verl"))
     both = Nodes(world=single_process(), addresses=("127.0.0.1", "127.0.0.2"), state=tmp_path)
     message = r"Ray has 1 of 2 nodes after 2 seconds .*: node 1 \(127\.0\.0\.2\) has not joined it\. See .*other\.log"
     with pytest.raises(UserError, match=message), ray_over(both, cluster_in(tmp_path, patience=2.0)):
@@ -111,7 +110,7 @@ def test_a_node_that_does_not_join_ray_in_time_is_named_with_its_log(
 
 
 def test_a_head_that_ends_is_named_with_its_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(STAND_IN))
+    monkeypatch.setenv("PYTHONPATH", foreign_runs.path_with("verl"))
     nobody = replace(cluster_in(tmp_path), gpus=0)  # which the stand-in does not take
     one = Nodes(world=single_process(), addresses=("127.0.0.1",), state=tmp_path)
     message = r"^Ray of node 0 \(127\.0\.0\.1\) ended with exit code 1: see .*head"
@@ -120,7 +119,7 @@ def test_a_head_that_ends_is_named_with_its_node(tmp_path: Path, monkeypatch: py
 
 
 def test_a_ray_that_does_not_answer_is_no_mistake_of_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(STAND_IN))
+    monkeypatch.setenv("PYTHONPATH", foreign_runs.path_with("verl"))
     monkeypatch.setattr(cluster, "SECONDS_TO_CONNECT", -4.999)
     one = Nodes(world=single_process(), addresses=("127.0.0.1",), state=tmp_path)
     message = r"Ray at .* does not tell its nodes: what asks it has not ended within"

@@ -9,8 +9,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from packages.dagrpo_verl.tests import ray_runs
 from tests.hosts import SECONDS, launched, two_hosts, wait_for
-from tests.trainer.verl import ray_runs
 
 
 @pytest.fixture(scope="module")

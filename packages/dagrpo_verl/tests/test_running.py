@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from packages.dagrpo_verl.tests import with_pictures
 from tests.trainer import runs
-from tests.trainer.foreign_runs import run_in, silent_for, train
-from tests.trainer.verl import with_pictures
+from tests.trainer.foreign_runs import path_with, run_in, silent_for, train
 
 from dagrpo.checkpoints.manifest import verify
 from dagrpo.checkpoints.source import open_tensors
@@ -17,14 +17,13 @@ from dagrpo.trainer.run import TrainingRun
 from dagrpo.utils.files import sha256_of
 from dagrpo.utils.tables import read_parquet, write_parquet
 
-STAND_IN = Path(__file__).with_name("stand_in")
 pytestmark = pytest.mark.nightly
 
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TrainingRun:
     """A run of verl's stand-in."""
-    monkeypatch.setenv("PYTHONPATH", str(STAND_IN))
+    monkeypatch.setenv("PYTHONPATH", path_with("verl"))
     changes = {"training": {"backend": {"name": "verl"}}, "runtime": {"backend": {"silent_minutes": 3}}}
     return run_in(tmp_path, changes)
 
@@ -96,7 +95,7 @@ def test_an_attempt_that_cannot_be_graded_ends_the_run(run: TrainingRun, monkeyp
 def test_a_run_with_pictures_brings_both_parts_of_the_model_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(STAND_IN))
+    monkeypatch.setenv("PYTHONPATH", path_with("verl"))
     run = with_pictures.run_in(tmp_path, "qwen2_5_vl")
     train(run)
     before, after = open_tensors(run.initial), open_tensors(run.policy)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
-from dagrpo.trainer.verl.running import command, environment, override, remove_others
+from dagrpo_verl.running import command, environment, override, remove_others
 
 FOLDER = Path("/state/tiny~a=1(2),'3'#[\u00fc]")  # that of an override run or a sweep's cell has such a name
 

@@ -1,4 +1,4 @@
-"""Prompts of each step by the methods of verl's trainer, stopped and resumed after a step, for test_verl_backend.py.
+"""Prompts of each step by the methods of verl's trainer, stopped and resumed after a step, for test_oracle.py.
 
 `python verl_draws.py CONFIGURATION STEPS RESUMED_AFTER`, with verl's Python, prints the rows of each step.
 """

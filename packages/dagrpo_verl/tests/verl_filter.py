@@ -1,4 +1,4 @@
-"""Groups that verl's own replay buffer trains on with dynamic sampling, for test_verl_backend.py.
+"""Groups that verl's own replay buffer trains on with dynamic sampling, for test_oracle.py.
 
 `python verl_filter.py CONFIGURATION`, with verl's Python, prints the prompts of a step of 2.
 """

@@ -16,8 +16,8 @@ from dagrpo.models.pictures import PictureProcessor, processor_of
 from dagrpo.rollout.prompts import PromptRenderer, read_split
 from dagrpo.trainer.run import TrainingRun
 from dagrpo.trainer.sampling.prompt_sampler import training_prompts
-from dagrpo.trainer.verl import running
 from dagrpo.utils.tables import read_parquet
+from dagrpo_verl import running
 
 # One picture, two, none, one; the third completion begins a picture of its own, which no policy may write.
 SCRIPTS = {0: ["#### 1"], 1: ["#### 1"], 2: ["#### 3"], 3: ["4<|vision_start|>#### 4"]}

@@ -48,6 +48,7 @@ class Plugins(Generic[T]):
     group: of entry points. key: where params.yaml names one. kind: the type of a plug-in. separator: precedes the
     attribute of an import path; "." where names become folders, and then `my_lab.tasks.capitals` is the attribute
     `capitals` of the module `my_lab.tasks`. renamed: names of an earlier version -> what to write, the middle of a sentence.
+    packaged: names of the entry points of dagrpo's own packages -> what pip installs for one.
     """
 
     def __init__(
@@ -63,6 +64,7 @@ class Plugins(Generic[T]):
         folders: bool = False,
         separator: str = ":",
         renamed: Mapping[str, str] | None = None,
+        packaged: Mapping[str, str] | None = None,
     ) -> None:
         self.what = what
         self.package = package
@@ -70,6 +72,7 @@ class Plugins(Generic[T]):
         self.key = key
         self.separator = separator
         self._renamed = renamed or {}
+        self._packaged = packaged or {}
         self._attribute = attribute
         self._kind = kind
         self._several = several
@@ -78,11 +81,12 @@ class Plugins(Generic[T]):
         self._looked_in: tuple[tuple[str, ...], tuple[EntryPoint, ...]] | None = None
 
     def own_names(self) -> list[str]:
-        """List the names in the package's folder, sorted: equal on every machine."""
-        return sorted(self._own())
+        """List the names in the package's folder and of dagrpo's own packages that are installed, sorted."""
+        packaged = self._known().keys() & self._packaged.keys() if self._packaged else set()
+        return sorted(self._own().keys() | packaged)
 
     def names(self) -> list[str]:
-        """List the package's own names, then those of entry points. Raises UserError if two plug-ins have one name."""
+        """List dagrpo's own names, then those of other entry points. Raises UserError if two plug-ins have one name."""
         own = self.own_names()
         return [*own, *sorted(self._known().keys() - set(own))]
 
@@ -117,6 +121,11 @@ class Plugins(Generic[T]):
         known = self._known()
         if name in known:
             return known[name]
+        if name in self._packaged:
+            raise UserError(
+                f"{self.key} is {name}, {_a(self.what)} of a package that is not installed: `pip install '{self._packaged[name]}'` "
+                "installs it, in a clone `make setup`."
+            )
         module, _, attribute = name.rpartition(self.separator)
         if not module or not attribute:
             raise UserError(

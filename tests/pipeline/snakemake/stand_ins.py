@@ -1,16 +1,16 @@
-"""The tiny experiment with stand-ins for other trainers (tests/trainer/*/stand_in)."""
+"""The tiny experiment with stand-ins for other trainers (packages/*/tests)."""
 
 import sys
 from pathlib import Path
 from typing import Any
 
 from tests.pipeline.snakemake import clones
+from tests.trainer.foreign_runs import STAND_INS
 
 from dagrpo.config.documents import params_yaml
 from dagrpo.config.overlay import merged
 from dagrpo.config.schema import parse
 
-STAND_INS = Path(__file__).parents[2] / "trainer"
 STEPS, HANGS_AFTER = 4, 3
 UPDATES = 2  # of a step
 CHANGES = {
@@ -32,7 +32,7 @@ PICTURES = {  # instead of sums: small ones, which are drawn
 
 def write_params(folder: Path, trainer: str, changes: dict[str, Any] | None = None) -> None:
     """Give a clone a trainer, which hangs after HANGS_AFTER steps unless it has resumed, and changed parameters."""
-    stand_in, python = STAND_INS / trainer / "stand_in", folder / "trainer-python"
+    stand_in, python = STAND_INS[trainer], folder / "trainer-python"
     last = HANGS_AFTER * (UPDATES if trainer == "megatron_lm" else 1)
     python.write_text(
         f'#!/bin/sh\nPYTHONPATH="{stand_in}:$PYTHONPATH" STAND_IN_HANGS_AFTER={last} exec {sys.executable} "$@"\n'

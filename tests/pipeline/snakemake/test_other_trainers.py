@@ -1,4 +1,4 @@
-"""The DAG with other trainers: stand-ins, which train nothing, take their place (tests/trainer/*/stand_in)."""
+"""The DAG with other trainers: stand-ins, which train nothing, take their place (packages/*/tests)."""
 
 import sqlite3
 from contextlib import closing

@@ -8,7 +8,7 @@ import pytest
 from dagrpo.config.overlay import merged
 from dagrpo.config.schema import parse
 from dagrpo.core.errors import UserError
-from dagrpo.trainer.megatron_lm.mapping import Files, arguments, command_line
+from dagrpo_megatron.backend.mapping import Files, arguments, command_line
 
 FILES = Files(initial=Path("/m"), tokenizer=Path("/t"), environment=Path("/e.yaml"), checkpoints=Path("/c"))
 FITTING: dict[str, Any] = {

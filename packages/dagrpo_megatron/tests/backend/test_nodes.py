@@ -15,10 +15,9 @@ from dagrpo.pipeline import nodes
 from dagrpo.utils.manifest import MANIFEST
 from dagrpo.utils.tables import read_parquet
 
-STAND_IN = Path(__file__).with_name("stand_in")
 CHANGES: dict[str, Any] = {
     "training": {"mini_batches": 2, "backend": {"name": "megatron_lm"}},
-    "runtime": {"backend": {"silent_minutes": 8, "source": str(STAND_IN)}},
+    "runtime": {"backend": {"silent_minutes": 8, "source": str(foreign_runs.STAND_INS["megatron_lm"])}},
 }
 ON_TWO = merged(CHANGES, {"runtime": {"nodes": 2, "training": {"processes": 1}}})
 pytestmark = pytest.mark.nightly

@@ -17,11 +17,12 @@ from dagrpo.config.overlay import merged
 from dagrpo.config.schema import parse
 from dagrpo.core.errors import UserError
 from dagrpo.trainer.foreign.files import FINDINGS, write_inputs
-from dagrpo.trainer.megatron_lm import running
-from dagrpo.trainer.megatron_lm.mapping import FORMAT
 from dagrpo.utils.files import read_json
+from dagrpo_megatron.backend import running
+from dagrpo_megatron.backend.mapping import FORMAT
 
-STAND_IN = Path(__file__).parents[1] / "trainer/megatron_lm/stand_in/megatron/training/options.tsv"
+pytestmark = pytest.mark.nightly
+STAND_IN = Path(__file__).with_name("stand_in") / "megatron/training/options.tsv"
 SOURCE, PYTHON = "DAGRPO_MEGATRON_LM", "DAGRPO_MEGATRON_LM_PYTHON"
 FITTING: dict[str, Any] = {
     "rollout": {"deterministic": False, "dtype": "bfloat16"},

@@ -8,18 +8,17 @@ from pathlib import Path
 import pytest
 import torch
 from tests.trainer import runs
-from tests.trainer.foreign_runs import run_in, silent_for, train
+from tests.trainer.foreign_runs import STAND_INS, run_in, silent_for, train
 
 from dagrpo.checkpoints.manifest import verify
 from dagrpo.checkpoints.source import open_tensors
 from dagrpo.core.errors import TransientError, UserError
 from dagrpo.data.schema import to_table
-from dagrpo.trainer.megatron_lm import running
 from dagrpo.trainer.run import TrainingRun
 from dagrpo.utils.files import read_json
 from dagrpo.utils.tables import read_parquet, write_parquet
+from dagrpo_megatron.backend import running
 
-STAND_IN = Path(__file__).with_name("stand_in")
 pytestmark = pytest.mark.nightly
 
 
@@ -28,7 +27,7 @@ def run(tmp_path: Path) -> TrainingRun:
     """A run of Megatron-LM's stand-in, with two updates a step."""
     changes = {
         "training": {"mini_batches": 2, "backend": {"name": "megatron_lm"}},
-        "runtime": {"backend": {"silent_minutes": 8, "source": str(STAND_IN)}},
+        "runtime": {"backend": {"silent_minutes": 8, "source": str(STAND_INS["megatron_lm"])}},
     }
     return run_in(tmp_path, changes)
 

@@ -8,7 +8,7 @@ from dagrpo.checkpoints.tokenizers import load_tokenizer
 from dagrpo.core.errors import UserError
 from dagrpo.models.tokenizer import character_tokenizer
 from dagrpo.trainer.foreign.files import Inputs
-from dagrpo.trainer.megatron_lm.running import padded_tokenizer
+from dagrpo_megatron.backend.running import padded_tokenizer
 
 
 def inputs(folder: Path, padding: str) -> Inputs:

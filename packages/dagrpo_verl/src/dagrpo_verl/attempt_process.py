@@ -1,6 +1,6 @@
 """Process that makes and grades the attempts of a run of verl.
 
-`python -m dagrpo.trainer.verl.attempt_process JOB`, with lines of JSON.
+`python -m dagrpo_verl.attempt_process JOB`, with lines of JSON.
 
 stdin:  {"attempt": 0, "begin": {"step": 1, "index": 3, "sample": 0}}
         {"turn": 5, "tokens": [7, 8], "logprobs": [-0.5, -1.5], "reason": "stop"}    the policy's answer to a question
@@ -44,8 +44,8 @@ from dagrpo.trainer.config.runtime import Runtime
 from dagrpo.trainer.config.training import Training
 from dagrpo.trainer.run import AGENT
 from dagrpo.trainer.sampling.prompt_sampler import training_prompts
-from dagrpo.trainer.verl.draws import DRAWS, DrawLog, Drawn
 from dagrpo.utils.files import read_json
+from dagrpo_verl.draws import DRAWS, DrawLog, Drawn
 
 LONGEST_LINE = 1 << 30  # bytes
 

@@ -25,7 +25,7 @@ class Config(Choice):
 
 def check(config: Config, params: "Params") -> None:
     """Raise UserError for the first parameter that verl cannot honour."""
-    from dagrpo.trainer.verl.mapping import planned
+    from dagrpo_verl.mapping import planned
 
     planned(params, config.settings)
 
@@ -33,7 +33,7 @@ def check(config: Config, params: "Params") -> None:
 def train(run: "TrainingRun", config: Config, *, threads: int, report: "Report", report_held_out: "Report") -> None:
     """Train in verl's processes, and take its checkpoint back."""
     from dagrpo.trainer.foreign.nodes import nodes_of
-    from dagrpo.trainer.verl.running import train_with_verl
+    from dagrpo_verl.running import train_with_verl
 
     with nodes_of(run.runtime.nodes, run.state) as nodes:
         if nodes.world.is_rank_zero:

@@ -11,11 +11,11 @@ from dagrpo.core.errors import TransientError, UserError
 from dagrpo.trainer.backend_files import SECONDS_BETWEEN_LOOKS, ended
 from dagrpo.trainer.foreign.files import reply_of
 from dagrpo.trainer.foreign.nodes import SCRATCH, Nodes, Start, started
-from dagrpo.trainer.verl import cluster_check
 from dagrpo.utils.addresses import free_port
 from dagrpo.utils.child_variables import alone
 from dagrpo.utils.files import write_private
 from dagrpo.utils.watched_process import WatchedProcess
+from dagrpo_verl import cluster_check
 
 SECONDS_TO_CONNECT = 120.0
 TOKEN = "ray_token"  # file in the run's state

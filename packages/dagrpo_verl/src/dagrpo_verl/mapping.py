@@ -24,8 +24,8 @@ from dagrpo.trainer.foreign.parameters import (
     require_only,
     value_of,
 )
-from dagrpo.trainer.verl import agent_loop
-from dagrpo.trainer.verl.objective import ACTOR, ARR, Keys, objective
+from dagrpo_verl import agent_loop
+from dagrpo_verl.objective import ACTOR, ARR, Keys, objective
 
 if TYPE_CHECKING:
     from dagrpo.config.schema import Params

@@ -1,7 +1,6 @@
 """Run of verl: files, checks, start, checkpoint."""
 
 import json
-import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
@@ -24,6 +23,7 @@ from dagrpo.trainer.foreign.files import (
     Inputs,
     checked,
     latest,
+    own_module,
     require_finished,
     take_outputs,
     write_inputs,
@@ -31,15 +31,15 @@ from dagrpo.trainer.foreign.files import (
 from dagrpo.trainer.foreign.metrics import named
 from dagrpo.trainer.foreign.nodes import SECONDS_TO_SEE_A_FILE, Nodes, log_of
 from dagrpo.trainer.run import Report, TrainingRun
-from dagrpo.trainer.verl import attempt_process, composition
-from dagrpo.trainer.verl.adapter import MergedAdapter
-from dagrpo.trainer.verl.cluster import Cluster, access, ray_over
-from dagrpo.trainer.verl.draws import DRAWS, Comparison
-from dagrpo.trainer.verl.mapping import Files, configuration, has_several_turns, require_no_adapted_experts
 from dagrpo.utils.child_variables import alone
 from dagrpo.utils.console import say
 from dagrpo.utils.files import remove
 from dagrpo.utils.tables import read_parquet, write_parquet
+from dagrpo_verl import attempt_process, composition
+from dagrpo_verl.adapter import MergedAdapter
+from dagrpo_verl.cluster import Cluster, access, ray_over
+from dagrpo_verl.draws import DRAWS, Comparison
+from dagrpo_verl.mapping import Files, configuration, has_several_turns, require_no_adapted_experts
 
 COLUMNS = [
     "data_source",
@@ -102,9 +102,9 @@ def files_of(run: TrainingRun, inputs: Inputs, folder: Path) -> Files:
     rows, job = folder / "rows.parquet", folder / "attempts.json"
     write_parquet(rows, read_parquet(inputs.rows).select(COLUMNS))
     write_job(run, job)
-    own = f"PYTHONPATH={os.pathsep.join(filter(None, sys.path))}"  # that of verl, which starts it, may have other versions
-    command = ("/usr/bin/env", own, sys.executable, "-P", "-m", attempt_process.__name__, str(job))
-    return Files(model=inputs.model, rows=rows, attempts=command, checkpoints=folder / "checkpoints")
+    return Files(
+        model=inputs.model, rows=rows, attempts=own_module(attempt_process, job), checkpoints=folder / "checkpoints"
+    )
 
 
 def trained_weights(folder: Path, lora: Lora, initial: Path) -> Tensors:

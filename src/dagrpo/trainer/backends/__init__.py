@@ -57,6 +57,7 @@ BACKENDS: Plugins[Backend[Any]] = Plugins(
     group="dagrpo.trainer_backends",
     key="training.backend.name",
     kind=Backend,
+    packaged={"verl": "dagrpo[verl]", "megatron_lm": "dagrpo[megatron]"},
 )
 
 

@@ -1,10 +1,13 @@
 """Files of a run by another project's trainer: inputs, attempts, trained weights."""
 
 import json
+import os
 import subprocess
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -106,6 +109,12 @@ def reply_of(
         except subprocess.TimeoutExpired:
             raise TimeoutError(f"has not ended within {seconds / 60:g} minutes, see {log}") from None
     return dict(read_json(reply)) if reply.is_file() else {"error": f"its check ended with exit code {code}, see {log}"}
+
+
+def own_module(module: ModuleType, job: Path) -> tuple[str, ...]:
+    """Return the command by which a trainer runs a module of ours with a job: our Python, and our own modules before its."""
+    paths = f"PYTHONPATH={os.pathsep.join(filter(None, sys.path))}"
+    return ("/usr/bin/env", paths, sys.executable, "-P", "-m", module.__name__, str(job))
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ class Config(Choice):
 
 def check(config: Config, params: "Params") -> None:
     """Raise UserError for the first parameter that Megatron-LM cannot honour."""
-    from dagrpo.trainer.megatron_lm.mapping import refuse
+    from dagrpo_megatron.backend.mapping import refuse
 
     refuse(params, config.settings)
 
@@ -33,7 +33,7 @@ def check(config: Config, params: "Params") -> None:
 def train(run: "TrainingRun", config: Config, *, threads: int, report: "Report", report_held_out: "Report") -> None:
     """Train in Megatron-LM's processes, and take its checkpoint back."""
     from dagrpo.trainer.foreign.nodes import nodes_of
-    from dagrpo.trainer.megatron_lm.running import train_with_megatron_lm
+    from dagrpo_megatron.backend.running import train_with_megatron_lm
 
     with nodes_of(run.runtime.nodes, run.state) as nodes:
         if nodes.world.is_rank_zero:

@@ -1,6 +1,6 @@
 """Process that grades the responses of a run of Megatron-LM.
 
-`python -m dagrpo.trainer.megatron_lm.grading JOB`: a line of JSON for each on stdin, `{"index": 3, "prompt": [1, 2], "response": [7, 8]}`,
+`python -m dagrpo_megatron.backend.grading JOB`: a line of JSON for each on stdin, `{"index": 3, "prompt": [1, 2], "response": [7, 8]}`,
 and on stdout its reward with its components, or an error. What the user has to correct also goes to the file `mistake` of the job.
 """
 

@@ -12,17 +12,26 @@ from dagrpo.checkpoints.source import open_as
 from dagrpo.checkpoints.tokenizers import load_tokenizer
 from dagrpo.core.errors import TransientError, UserError
 from dagrpo.trainer.backend_files import Metrics, Program
-from dagrpo.trainer.foreign.files import Attempts, Inputs, checked, latest, require_finished, take_outputs, write_inputs
+from dagrpo.trainer.foreign.files import (
+    Attempts,
+    Inputs,
+    checked,
+    latest,
+    own_module,
+    require_finished,
+    take_outputs,
+    write_inputs,
+)
 from dagrpo.trainer.foreign.metrics import named
 from dagrpo.trainer.foreign.nodes import Nodes, Start, log_of
-from dagrpo.trainer.megatron_lm import agent, check, grading, start
-from dagrpo.trainer.megatron_lm.mapping import FORMAT, Files, arguments, command_line, updates
 from dagrpo.trainer.run import Report, TrainingRun
 from dagrpo.trainer.sampling.prompt_sampler import PromptSampler
 from dagrpo.utils.addresses import free_port
 from dagrpo.utils.child_variables import alone
 from dagrpo.utils.console import say
 from dagrpo.utils.files import read_json, write_json
+from dagrpo_megatron.backend import agent, check, grading, start
+from dagrpo_megatron.backend.mapping import FORMAT, Files, arguments, command_line, updates
 
 MODEL_ARGUMENTS = "megatron_arguments.txt"
 MISTAKE = "mistake.txt"  # why a response cannot be graded
@@ -103,7 +112,7 @@ def write_agent_job(run: TrainingRun, inputs: Inputs, folder: Path, finished: in
             "prompts": str(prompts),
             "order": [prompt.row.index for prompt in drawn],
             "drawn": finished * each,
-            "grading": [sys.executable, "-P", "-m", grading.__name__, str(graded)],
+            "grading": own_module(grading, graded),
             "max_new_tokens": run.rollout.max_new_tokens,
             "metrics": str(attempt),
             "updates": updates(run),

@@ -24,7 +24,7 @@ from safetensors.torch import load_file, save_file
 from torchdata.stateful_dataloader import StatefulDataLoader
 from transformers import AutoTokenizer
 
-from dagrpo.trainer.verl.composition import ScriptedPolicy, attempted
+from dagrpo_verl.composition import ScriptedPolicy, attempted
 from verl.trainer.ppo.utils import create_rl_dataset, create_rl_sampler
 
 RANKS, ADDED = 2, 0.001

@@ -15,9 +15,9 @@ import pytest
 import torch
 import yaml
 from docs.site.pages import trains_with
+from packages.dagrpo_verl.tests import lora_checkpoint, scripted_attempts, several_turns, with_pictures
 from safetensors.torch import load_file
 from tests.trainer import picture_runs, runs
-from tests.trainer.verl import lora_checkpoint, scripted_attempts, several_turns, with_pictures
 
 from dagrpo.checkpoints.source import open_as
 from dagrpo.config.places import ROOT
@@ -27,12 +27,13 @@ from dagrpo.config.scripts.table import presets
 from dagrpo.models.fresh import make_fresh
 from dagrpo.trainer.config.lora import Lora
 from dagrpo.trainer.foreign.files import FINDINGS, write_inputs
-from dagrpo.trainer.verl import composition, running
-from dagrpo.trainer.verl.mapping import configuration, planned
 from dagrpo.utils.files import read_json
 from dagrpo.utils.tables import write_parquet
+from dagrpo_verl import composition, running
+from dagrpo_verl.mapping import configuration, planned
 
-STAND_IN = Path(__file__).parents[1] / "trainer/verl/stand_in/verl/trainer/config/ppo_trainer.yaml"
+pytestmark = pytest.mark.nightly
+STAND_IN = Path(__file__).with_name("stand_in") / "verl/trainer/config/ppo_trainer.yaml"
 DRAWING = str(Path(__file__).with_name("verl_draws.py"))
 SHOWING = str(Path(__file__).with_name("verl_pictures.py"))
 FILTERING = str(Path(__file__).with_name("verl_filter.py"))
