@@ -112,7 +112,7 @@ def _reads(path: Path) -> tuple[set[str], set[str]]:
 
 @pytest.mark.parametrize("section", _sections(Params)[1:], ids=lambda kind: kind.__name__)
 def test_every_key_of_a_section_is_read_by_code_that_is_given_that_section(section: type[Section]) -> None:
-    package = [p for p in (ROOT / "src/dagrpo").rglob("*.py") if "params" not in p.relative_to(ROOT).parts]
+    package = [*(ROOT / "src/dagrpo").rglob("*.py"), *ROOT.glob("packages/*/src/**/*.py")]
     files = [_reads(path) for path in (*package, *(ROOT / "workflow/scripts").glob("*.py"))]
     own = {kind.__name__ for kind in section.__mro__ if issubclass(kind, Section) and kind is not Section}
     owners = {*own, *(s.__name__ for s in _sections(Params) if section in _sections(s) and s is not Params)}
