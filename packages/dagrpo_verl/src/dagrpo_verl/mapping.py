@@ -16,14 +16,7 @@ from dagrpo.trainer.config.dynamic_sampling import MOST_ROUNDS, DynamicSampling
 from dagrpo.trainer.config.lora import Lora
 from dagrpo.trainer.config.training import Training
 from dagrpo.trainer.foreign import parameters
-from dagrpo.trainer.foreign.parameters import (
-    Sections,
-    refusal,
-    refuse_settings,
-    require_one_of,
-    require_only,
-    value_of,
-)
+from dagrpo.trainer.foreign.parameters import Sections, refusal, refuse_settings, require_only, value_of
 from dagrpo_verl import agent_loop
 from dagrpo_verl.objective import ACTOR, ARR, Keys, objective
 
@@ -31,7 +24,6 @@ if TYPE_CHECKING:
     from dagrpo.config.schema import Params
 
 LEAST_BATCH_TOKENS = 16_384  # of a pass, where runtime.training.micro_batch_tokens is null
-ENDLESS = 1_000_000  # epochs: training.steps ends the run
 ENGINE = "sglang"
 
 
@@ -67,6 +59,8 @@ ONLY: Mapping[str, tuple[Any, str]] = {
     **{key: value for key, value in parameters.ONLY.items() if key not in ("training.lora.rank", "training.vision")},
     "rollout.top_p": (1.0, ""),
     "rollout.top_k": (-1, ""),
+    "algorithm.off_policy_mask": (0.0, ""),
+    "algorithm.kl.corrected": (False, ""),
     "training.dtype": ("bfloat16", ""),  # verl's FSDP engine reads no dtype
     "training.lora.vision": (False, ""),
     "runtime.training.micro_batch_patches": (None, ""),
@@ -79,6 +73,31 @@ ONLY: Mapping[str, tuple[Any, str]] = {
     "runtime.engine.name": (ENGINE, ""),
 }
 HALVES = ("bfloat16", "float16")
+SEEDS = ("data.seed", f"{ACTOR}.data_loader_seed", f"{ACTOR}.fsdp_config.seed", f"{ARR}.rollout.seed")
+FIXED: Keys = {
+    f"{ARR}.rollout.name": ENGINE,
+    f"{ARR}.rollout.calculate_log_probs": True,
+    f"{ARR}.rollout.multi_turn.function_tool_path": agent_loop.__file__,
+    f"{ARR}.rollout.agent.default_agent_loop": agent_loop.NAME,
+    f"{ARR}.rollout.agent.num_workers": 2,
+    f"{ACTOR}.strategy": "fsdp2",
+    f"{ARR}.ref.strategy": "fsdp2",
+    f"{ACTOR}.fsdp_config.strategy": "fsdp2",
+    f"{ACTOR}.checkpoint.save_contents": ["model", "optimizer", "extra", "hf_model"],
+    f"{ACTOR}.checkpoint.load_contents": ["model", "optimizer", "extra"],
+    "data.val_max_samples": 1,
+    "data.filter_overlong_prompts": False,  # they are refused before, by name
+    "data.truncation": "error",
+    "data.shuffle": True,
+    "reward.num_workers": 1,  # idle: an attempt comes with its reward
+    "trainer.total_epochs": 1_000_000,  # training.steps ends the run
+    "trainer.test_freq": -1,
+    "trainer.val_before_train": False,
+    "trainer.logger": ["console", "file"],
+    "trainer.project_name": "dagrpo",
+    "trainer.resume_mode": "auto",
+    "trainer.max_actor_ckpt_to_keep": 2,  # with 1 verl removes the last whole one before it has named the next
+}
 # Sections that change nothing, since an attempt comes with its reward; verl's main_ppo ignores the last three.
 NO_REWARDS = ("reward", "reward_model", "custom_reward_function", "sandbox_fusion")
 
@@ -92,17 +111,23 @@ def configuration(
     for a parameter that cannot be mapped.
     """
     require_only(sections, ONLY)
-    require_one_of(sections, "rollout.dtype", HALVES)
+    if sections.rollout.dtype not in HALVES:
+        raise refusal(f"rollout.dtype is {sections.rollout.dtype}", f"set it to {' or '.join(HALVES)}")
     longest = _longest_sequence(sections, several_turns=several_turns)
     keys = {
         **{theirs: value_of(sections, ours) for ours, several in SAME.items() for theirs in several},
         **objective(sections.algorithm, sections.rollout.max_new_tokens),
         "data.max_response_length": longest - 1 if several_turns else sections.rollout.max_new_tokens,
         **_batches(sections, longest),
-        **_filter(sections.training.dynamic_sampling),
-        **_seeds(seed),
+        **_sampling(sections.training.dynamic_sampling),
+        **dict.fromkeys(SEEDS, seed),
         **_adapter(sections.training),
-        **_fixed(files),
+        **FIXED,
+        f"{ARR}.model.path": str(files.model),
+        f"{ARR}.rollout.custom.{agent_loop.COMMAND}": list(files.attempts),
+        "data.train_files": str(files.rows),
+        "data.val_files": str(files.rows),
+        "trainer.default_local_dir": str(files.checkpoints),
     }
     refuse_settings(settings, keys)
     if idle := next((name for name in settings if name.split(".")[0] in NO_REWARDS), None):
@@ -144,10 +169,9 @@ def has_several_turns(rollout: Rollout, *, offered: bool) -> bool:
 
 def _longest_sequence(sections: Sections, *, several_turns: bool) -> int:
     """Return the largest number of tokens of a trajectory. Raises UserError if nothing but the model limits it."""
-    most = sections.rollout.agent.max_tokens
     if not several_turns:
         return sections.training.max_prompt_tokens + sections.rollout.max_new_tokens
-    if most is None:
+    if (most := sections.rollout.agent.max_tokens) is None:
         raise refusal(
             "rollout.agent.max_tokens is null and an attempt has several turns",
             "set it to the longest trajectory, with its prompt and all results",
@@ -185,7 +209,7 @@ def _batches(sections: Sections, longest: int) -> Keys:
     }
 
 
-def _filter(sampling: DynamicSampling) -> Keys:
+def _sampling(sampling: DynamicSampling) -> Keys:
     """Return the keys of dynamic sampling, which verl repeats until the batch is full."""
     if sampling.is_on and sampling.max_rounds < MOST_ROUNDS:
         raise refusal(
@@ -194,15 +218,6 @@ def _filter(sampling: DynamicSampling) -> Keys:
         )
     metric = "acc" if sampling.spread_of == "accuracy" else "reward"
     return {"algorithm.filter_groups.enable": sampling.is_on, "algorithm.filter_groups.metric": metric}
-
-
-def _seeds(seed: int) -> Keys:
-    return {
-        "data.seed": seed,
-        f"{ACTOR}.data_loader_seed": seed,
-        f"{ACTOR}.fsdp_config.seed": seed,
-        f"{ARR}.rollout.seed": seed,
-    }
 
 
 def _adapter(training: Training) -> Keys:
@@ -220,36 +235,4 @@ def _adapter(training: Training) -> Keys:
         f"{ARR}.model.lora.merge": lora.serving == "merged",
         # Beside an adapter SGLang reads the weights from the folder; else the trainer sends them.
         f"{ARR}.rollout.load_format": "dummy" if lora.serving == "merged" else "safetensors",
-    }
-
-
-def _fixed(files: Files) -> Keys:
-    return {
-        f"{ARR}.model.path": str(files.model),
-        f"{ARR}.rollout.name": ENGINE,
-        f"{ARR}.rollout.calculate_log_probs": True,
-        f"{ARR}.rollout.multi_turn.function_tool_path": agent_loop.__file__,
-        f"{ARR}.rollout.agent.default_agent_loop": agent_loop.NAME,
-        f"{ARR}.rollout.agent.num_workers": 2,
-        f"{ARR}.rollout.custom.{agent_loop.COMMAND}": list(files.attempts),
-        f"{ACTOR}.strategy": "fsdp2",
-        f"{ARR}.ref.strategy": "fsdp2",
-        f"{ACTOR}.fsdp_config.strategy": "fsdp2",
-        f"{ACTOR}.checkpoint.save_contents": ["model", "optimizer", "extra", "hf_model"],
-        f"{ACTOR}.checkpoint.load_contents": ["model", "optimizer", "extra"],
-        "data.train_files": str(files.rows),
-        "data.val_files": str(files.rows),
-        "data.val_max_samples": 1,
-        "data.filter_overlong_prompts": False,  # they are refused before, by name
-        "data.truncation": "error",
-        "data.shuffle": True,
-        "reward.num_workers": 1,  # idle: an attempt comes with its reward
-        "trainer.total_epochs": ENDLESS,
-        "trainer.test_freq": -1,
-        "trainer.val_before_train": False,
-        "trainer.logger": ["console", "file"],
-        "trainer.project_name": "dagrpo",
-        "trainer.resume_mode": "auto",
-        "trainer.default_local_dir": str(files.checkpoints),
-        "trainer.max_actor_ckpt_to_keep": 2,  # with 1 verl removes the last whole one before it has named the next
     }

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from dagrpo.algorithms.config import Algorithm
+from dagrpo.algorithms.config import Algorithm, Kl
 from dagrpo.algorithms.losses import aggregation_of
 from dagrpo.core.plugin_sections import Choice
 from dagrpo.trainer.foreign.parameters import refusal
@@ -25,7 +25,6 @@ class Equal:
 
     name: str
     keys: Mapping[str, str] = field(default_factory=dict)  # ours -> verl's
-    fixed: Mapping[str, Any] = field(default_factory=dict)  # verl's -> value
     only: Mapping[str, Any] = field(default_factory=dict)  # ours -> the one value that verl has
 
 
@@ -95,42 +94,29 @@ KL_TYPES = {
 
 def objective(algorithm: Algorithm, max_new_tokens: int) -> Keys:
     """Return verl's keys for the whole section. Raises UserError, with what verl can do, for a part that it cannot compute."""
+    loss = _equal_keys("algorithm.loss", algorithm.loss, LOSSES, f"{_POLICY_LOSS}.loss_mode")
+    if algorithm.loss.name == "cispo":
+        minimum, maximum = (getattr(algorithm.loss, name) for name in ("minimum", "maximum"))
+        loss |= {f"{ACTOR}.clip_ratio_low": 1 - minimum, f"{ACTOR}.clip_ratio_high": maximum - 1}
     return {
-        **_advantage(algorithm.advantage),
-        **_loss(algorithm.loss),
+        **_equal_keys("algorithm.advantage", algorithm.advantage, ADVANTAGES, "algorithm.adv_estimator"),
+        **{name: NO_LIMIT if value is None else value for name, value in loss.items()},
         **_aggregation(algorithm, max_new_tokens),
         **_correction(algorithm.correction),
-        **_kl(algorithm),
+        **_kl(algorithm.kl),
         **_terms(algorithm),
     }
 
 
-def _advantage(config: Choice) -> Keys:
-    equal = _equal("algorithm.advantage", config, ADVANTAGES)
-    return {"algorithm.adv_estimator": equal.name, **_mapped(equal, config)}
-
-
-def _loss(config: Choice) -> Keys:
-    equal = _equal("algorithm.loss", config, LOSSES)
-    keys = {f"{_POLICY_LOSS}.loss_mode": equal.name, **_mapped(equal, config)}
-    if config.name == "cispo":
-        minimum, maximum = getattr(config, "minimum"), getattr(config, "maximum")  # noqa: B009
-        keys |= {f"{ACTOR}.clip_ratio_low": 1 - minimum, f"{ACTOR}.clip_ratio_high": maximum - 1}
-    return {name: NO_LIMIT if value is None else value for name, value in keys.items()}
-
-
-def _equal(key: str, config: Choice, known: Mapping[str, Equal]) -> Equal:
+def _equal_keys(key: str, config: Choice, known: Mapping[str, Equal], place: str) -> Keys:
+    """Return the keys of verl's plug-in that computes the same as one of ours. `place`: the key for its name."""
     if config.name not in known:
         raise refusal(f"{key} is {config.name}", f"choose one of {', '.join(known)}")
     equal = known[config.name]
     for name, value in equal.only.items():
         if (own := getattr(config, name)) != value:
             raise refusal(f"{key}.{name} is {own}", f"set it to {'null' if value is None else value}")
-    return equal
-
-
-def _mapped(equal: Equal, config: Choice) -> Keys:
-    return {theirs: getattr(config, ours) for ours, theirs in equal.keys.items()} | dict(equal.fixed)
+    return {place: equal.name, **{theirs: getattr(config, ours) for ours, theirs in equal.keys.items()}}
 
 
 def _aggregation(algorithm: Algorithm, max_new_tokens: int) -> Keys:
@@ -146,38 +132,30 @@ def _correction(config: Choice) -> Keys:
         raise refusal(f"algorithm.correction is {config.name}", f"choose one of {', '.join(CORRECTIONS)}")
     if config.name == "none":
         return {f"{CORRECTION}.rollout_is": None}
-    maximum, minimum = getattr(config, "maximum"), getattr(config, "minimum", None)  # noqa: B009
+    minimum, maximum = (getattr(config, name, None) for name in ("minimum", "maximum"))
     level = "sequence" if config.name.startswith("sequence") else "token"
     bound = maximum if minimum is None else f"{minimum}_{maximum}"
     return {f"{CORRECTION}.rollout_is": level, f"{CORRECTION}.rollout_is_threshold": bound}
 
 
-def _kl(algorithm: Algorithm) -> Keys:
-    kl = algorithm.kl
-    if algorithm.off_policy_mask:
-        raise refusal(f"algorithm.off_policy_mask is {algorithm.off_policy_mask}", "set it to 0")
-    if kl.corrected:
-        raise refusal("algorithm.kl.corrected is true", "set it to false")
-    if not kl.coefficient:
-        return {f"{ACTOR}.use_kl_loss": False, "algorithm.use_kl_in_reward": False}
-    if kl.place == "loss":
-        return {
-            "algorithm.use_kl_in_reward": False,
-            f"{ACTOR}.use_kl_loss": True,
-            f"{ACTOR}.kl_loss_coef": kl.coefficient,
-            f"{ACTOR}.kl_loss_type": KL_TYPES[kl.estimator],
-        }
-    return {
-        f"{ACTOR}.use_kl_loss": False,
-        "algorithm.use_kl_in_reward": True,
-        "algorithm.kl_penalty": KL_TYPES[kl.estimator],
-        "algorithm.kl_ctrl.kl_coef": kl.coefficient,
+def _kl(kl: Kl) -> Keys:
+    is_loss = kl.place == "loss"
+    on = {
+        f"{ACTOR}.use_kl_loss": bool(kl.coefficient) and is_loss,
+        "algorithm.use_kl_in_reward": bool(kl.coefficient) and not is_loss,
     }
+    if not kl.coefficient:
+        return on
+    kind, coefficient = (
+        (f"{ACTOR}.kl_loss_type", f"{ACTOR}.kl_loss_coef")
+        if is_loss
+        else ("algorithm.kl_penalty", "algorithm.kl_ctrl.kl_coef")
+    )
+    return on | {kind: KL_TYPES[kl.estimator], coefficient: kl.coefficient}
 
 
 def _terms(algorithm: Algorithm) -> Keys:
     weighed = {name: term for name, term in algorithm.terms.items() if term.coefficient}
-    others = sorted(weighed.keys() - {"entropy"})
-    if others:
+    if others := sorted(weighed.keys() - {"entropy"}):
         raise refusal(f"algorithm.terms.{others[0]} has a coefficient", "set it to 0; the term entropy exists")
     return {f"{ACTOR}.entropy_coeff": weighed["entropy"].coefficient if weighed else 0.0}
