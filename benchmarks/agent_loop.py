@@ -17,7 +17,7 @@ from typing import Any
 from dagrpo.chat.renderers import chat_format
 from dagrpo.core.trajectory import Trajectory
 from dagrpo.core.types import Completion, Row, SamplingRequest
-from dagrpo.engine.interface import HeldWeights
+from dagrpo.engine.interface import Aborted, HeldWeights
 from dagrpo.models.tokenizer import character_tokenizer
 from dagrpo.rollout.collect import collect
 from dagrpo.rollout.config import Conversation
@@ -68,8 +68,8 @@ class ScriptedEngine:
         await asyncio.sleep(0)
         return self._completion
 
-    async def abort(self, sessions: Collection[str]) -> int:
-        return 0
+    async def abort(self, sessions: Collection[str]) -> list[Aborted]:
+        return []
 
     def score(self, requests: Any, *, lockstep: bool) -> list[tuple[float, ...]]:
         return []

@@ -29,6 +29,7 @@ from dagrpo.engine import sglang
 from dagrpo.models.config import Fresh
 from dagrpo.models.fresh import make_fresh
 from dagrpo.pipeline import cache, failure_report, job_files, locks, record
+from dagrpo.pipeline.dag import PlannedJob
 from dagrpo.pipeline.dvc import file as dvc_file
 from dagrpo.pipeline.dvc import lock, recording
 from dagrpo.pipeline.snakemake import private, reconcile, workflow
@@ -158,6 +159,12 @@ def _command(*arguments: str) -> Callable[[], object]:
 
 
 PARAMS = Params()
+
+
+def _job_of(provenance: str) -> PlannedJob:
+    return PlannedJob("prepare", {}, {}, {"provenance": (provenance,)})
+
+
 TRAIN, SCORE = (all_stages()[name] for name in ("train", "score"))
 JOB = "the job file"  # named by its content
 TRAINS_FAILURE = str(failure_report.path_of("train", Path("train.log")))
@@ -229,7 +236,7 @@ READERS: dict[str, tuple[Callable[[], object], tuple[str, ...]]] = {
     ),
     "who runs an experiment": (lambda: locks._owner("tiny"), (".state/running/tiny.json",)),
     "Snakemake's locks": (lambda: private.locks_of("tiny"), (".snakemake/locks/0.input.lock",)),
-    "Snakemake's records": (lambda: reconcile._is_known(Path(PROVENANCE)), (SNAKEMAKES_RECORD, PROVENANCE)),
+    "Snakemake's records": (lambda: reconcile._is_known(_job_of(PROVENANCE)), (SNAKEMAKES_RECORD, PROVENANCE)),
     "what ran": (lambda: recording._recordable(Path(RAN), PARAMS), (RAN,)),
     "makers of inputs": (lambda: record.makers_of("tiny", [Path(CARD)]), (PROVENANCE,)),
     "what another has made": (

@@ -30,7 +30,7 @@ from dagrpo.algorithms.tokens import TokenBatch
 from dagrpo.checkpoints.tensors import Tensors
 from dagrpo.core.trajectory import Prompt
 from dagrpo.core.types import Completion, Row, SamplingRequest, ScoringRequest
-from dagrpo.engine.interface import HeldWeights, WeightVersion
+from dagrpo.engine.interface import Aborted, HeldWeights, WeightVersion
 from dagrpo.engine.sglang.answers import completions_of
 from dagrpo.models.tokenizer import character_tokenizer
 from dagrpo.rewards.config import Reward
@@ -39,7 +39,7 @@ from dagrpo.rollout.config import Rollout
 from dagrpo.rollout.open_agent import AgentEnv, open_agent
 from dagrpo.rollout.prompts import PromptRenderer
 from dagrpo.trainer.batches.budget import Budget
-from dagrpo.trainer.checks import require_the_policys_rollouts
+from dagrpo.trainer.checks.logprob_agreement import require_the_policys_rollouts
 from dagrpo.trainer.config.training import Training
 from dagrpo.trainer.metrics.clock import Clock
 from dagrpo.trainer.metrics.step import rollout_rows, step_metrics
@@ -137,8 +137,8 @@ class ScriptedEngine:
     def generate(self, requests: Sequence[SamplingRequest], **waves: Any) -> list[Completion]:
         raise NotImplementedError("the step is free-running")
 
-    async def abort(self, sessions: Collection[str]) -> int:
-        return 0
+    async def abort(self, sessions: Collection[str]) -> list[Aborted]:
+        return []
 
     def score(self, requests: Sequence[ScoringRequest], *, lockstep: bool) -> list[tuple[float, ...]]:
         raise NotImplementedError("there is no teacher")

@@ -13,7 +13,8 @@ from dagrpo.checkpoints.manifest import tensor_digest_of
 from dagrpo.config.overlay import configuration_of
 from dagrpo.core.escape import one_line
 from dagrpo.data.task import get_task
-from dagrpo.pipeline.crate.finished import CARD, Finished
+from dagrpo.pipeline.crate.finished import Finished
+from dagrpo.pipeline.raw_inputs import CARD
 from dagrpo.report.executions import circumstances
 from dagrpo.report.format import metric_label
 from dagrpo.utils.files import canonical_json, read_object, read_text, sha256_of

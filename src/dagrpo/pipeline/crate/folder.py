@@ -7,8 +7,9 @@ from dagrpo.config.documents import params_yaml
 from dagrpo.config.places import SNAKEFILE
 from dagrpo.core.errors import UserError
 from dagrpo.core.redaction import redacted
-from dagrpo.pipeline.crate.finished import CARD, Finished
+from dagrpo.pipeline.crate.finished import Finished
 from dagrpo.pipeline.crate.graph import METADATA, PARAMS, WORKFLOW, metadata
+from dagrpo.pipeline.raw_inputs import CARD
 from dagrpo.utils.files import atomic_folder, copy, sha256_of, write_json, write_text
 from dagrpo.utils.run_info import SUFFIX
 
