@@ -162,7 +162,7 @@ PARAMS = Params()
 
 
 def _job_of(provenance: str) -> PlannedJob:
-    return PlannedJob("prepare", {}, {}, {"provenance": (provenance,)})
+    return PlannedJob(stage="prepare", wildcards={}, inputs={}, outputs={"provenance": (provenance,)})
 
 
 TRAIN, SCORE = (all_stages()[name] for name in ("train", "score"))
