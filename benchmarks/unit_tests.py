@@ -7,10 +7,10 @@ import time
 from collections.abc import Sequence
 
 import psutil
-from tests.rewards.unit_tests.test_humaneval import SOLUTIONS, asked, truth_of
+from packages.dagrpo_answers.tests.unit_tests.test_humaneval import SOLUTIONS, asked, truth_of
 
-from dagrpo.rewards.unit_tests.pool import SandboxedTests
-from dagrpo.rewards.unit_tests.settings import UnitTests
+from dagrpo_answers.unit_tests.pool import SandboxedTests
+from dagrpo_answers.verifier import ProgramLimits
 
 
 def seconds_of_sandboxes() -> float:
@@ -25,7 +25,7 @@ def main() -> None:
     problems: Sequence[dict[str, str]] = asked("problems")
     print("| solutions | passed | processor time | a second and core | on the clock |\n|---|---|---|---|---|")
     for kind, solution in SOLUTIONS.items():
-        tests = SandboxedTests(UnitTests(parallel=1, seconds=10.0))
+        tests = SandboxedTests(ProgramLimits(parallel=1, seconds=10.0))
         tests.shares([("    pass\n", truth_of(problems[0]))], fractions=False)  # starts the sandbox
         answers = [(solution(problem), truth_of(problem)) for problem in problems]
         began, used = time.monotonic(), seconds_of_sandboxes()

@@ -1,4 +1,4 @@
-"""Counts how often dagrpo, math-verify and verl's scorers agree with the verdicts of tests/rewards/verdicts.tsv.
+"""Counts how often dagrpo, math-verify and verl's scorers agree with the verdicts of packages/dagrpo_answers/tests/verdicts.tsv.
 
     OMP_NUM_THREADS=1 python -m benchmarks.verdicts
 
@@ -18,10 +18,10 @@ from benchmarks.rewards import (
     published_math_dapo,
     with_math_verify,
 )
-from tests.rewards.table import Row, rows
+from packages.dagrpo_answers.tests.table import Row, rows
 
 from dagrpo.rewards.grading import Grader
-from dagrpo.rewards.reading import last_boxed
+from dagrpo_answers.reading import last_boxed
 
 CHARACTERS_OF_A_BOX = 100
 

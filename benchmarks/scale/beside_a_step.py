@@ -26,11 +26,11 @@ from dagrpo.data.prepare import _test_split
 from dagrpo.engine.http import Endpoint
 from dagrpo.engine.interface import WeightVersion
 from dagrpo.engine.sglang.client import ServerClient
-from dagrpo.rewards.pool import WorkerPool
-from dagrpo.rewards.worker_process import Comparison
 from dagrpo.tracking.parents import settle_parents
 from dagrpo.tracking.runs import PARENT, Runs
 from dagrpo.tracking.store import open_client
+from dagrpo_answers.pool import WorkerPool
+from dagrpo_answers.worker_process import Comparison
 
 Work = Callable[[], str | None]  # returns what else is to be said of it
 

@@ -16,7 +16,7 @@ from docutils.statemachine import StringList
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
-SOURCES = Path(__file__).parents[2] / "src"
+ROOT = Path(__file__).parents[2]
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 MEMBER, WHOLE = 3, 4  # lengths of a fence: that of a class is longer than those of its members
 
@@ -114,7 +114,8 @@ class Public(SphinxDirective):  # type: ignore[misc]  # Sphinx is not in .venv
 
     def run(self) -> list[nodes.Node]:
         module, _, name = self.arguments[0].rpartition(".")
-        path = SOURCES.joinpath(*module.split("."))
+        folder = ROOT / "src" if module.startswith("dagrpo.") else ROOT / "packages" / module.partition(".")[0] / "src"
+        path = folder.joinpath(*module.split("."))
         file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
         self.env.note_dependency(str(file))
         try:

@@ -18,10 +18,10 @@ from dagrpo.evaluation.scoring import metrics_to_log, score
 from dagrpo.pipeline.stages import all_stages
 from dagrpo.pipeline.validation import parse_with_tasks
 from dagrpo.report.inputs import read_evaluation
-from dagrpo.rewards.instructions.checks import loosened
-from dagrpo.rewards.verifiers import ifeval
 from dagrpo.rollout.table import ROLLOUTS, read_table
 from dagrpo.utils.tables import read_parquet, write_parquet
+from dagrpo_answers.instructions.checks import loosened
+from dagrpo_answers.verifiers import ifeval
 
 SCORING = Scoring(bootstrap_draws=100)
 

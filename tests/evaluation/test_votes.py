@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 import pytest
 
-from dagrpo.core.section import Extractor
 from dagrpo.core.types import Score
 from dagrpo.evaluation.statistics import majority_correct
 from dagrpo.evaluation.verdicts import votes
 from dagrpo.rewards.grading import Grader
+from dagrpo_answers.verifier import Extractor
 
 
 def majority(

@@ -37,7 +37,7 @@ MODULES = {
     "sglang.launch_server": Kind.SERVER,
     "dagrpo.tracking.follow": Kind.FOLLOWER,
     "dagrpo.pipeline.launch": Kind.LAUNCHER,
-    "dagrpo.rewards.worker": Kind.HELPER,
+    "dagrpo_answers.worker": Kind.HELPER,
     "bwrap": Kind.SANDBOX,
     "snakemake": Kind.SNAKEMAKE,
     "dvc": Kind.DVC,

@@ -12,16 +12,16 @@ import sys
 from collections.abc import Sequence
 
 import pytest
+from packages.dagrpo_answers.tests.test_readings import TEXTS
+from packages.dagrpo_answers.tests.test_scorers import GOLDEN, OF_CHOICES, OF_SEARCH
+from packages.dagrpo_answers.tests.verifiers.test_ifeval import CASES, LANGUAGES
 from tests.oracles.asking import answers, require
-from tests.rewards.test_readings import TEXTS
-from tests.rewards.test_scorers import GOLDEN, OF_CHOICES, OF_SEARCH
-from tests.rewards.verifiers.test_ifeval import CASES, LANGUAGES
 
-from dagrpo.core.section import Extractor
 from dagrpo.rewards.grading import Grader
-from dagrpo.rewards.instructions.checks import CHECKS
 from dagrpo.rewards.scorers import SCORERS
-from dagrpo.rewards.verifiers.ifeval import VERIFIER
+from dagrpo_answers.instructions.checks import CHECKS
+from dagrpo_answers.verifier import Extractor
+from dagrpo_answers.verifiers.ifeval import VERIFIER
 
 RANDOM_TEXTS = 3000
 TRUTHS = (

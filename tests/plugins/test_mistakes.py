@@ -12,11 +12,11 @@ from dagrpo.core.plugins import Plugins
 from dagrpo.core.types import Row
 from dagrpo.data.task import TASKS
 from dagrpo.rewards.components import COMPONENTS, Component, Weighted, value_of
-from dagrpo.rewards.grading import _judge_fast
-from dagrpo.rewards.verifier import Verifier
 from dagrpo.rewards.verifiers import VERIFIERS
+from dagrpo_answers.judging import judge_fast
+from dagrpo_answers.verifier import Verifier
 
-VERIFIER = """from dagrpo.rewards.verifier import Verifier
+VERIFIER = """from dagrpo_answers.verifier import Verifier
 
 OWN = Verifier(name="own", extract={extract}, equal={equal}, formatted=bool, check={check})
 """
@@ -139,4 +139,4 @@ def test_a_verifier_that_returns_something_else(
 ) -> None:
     verifier = Verifier(name="own", extract=extract, equal=equal, formatted=bool, check=lambda truth: None)
     with pytest.raises(UserError, match=fault):
-        _judge_fast(verifier, "7", "7", "strict", 0)
+        judge_fast(verifier, "7", "7", "strict", 0)

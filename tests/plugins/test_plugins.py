@@ -94,7 +94,7 @@ def test_two_plug_ins_of_one_name_are_refused(installed_lab: Path) -> None:
 def test_getting_one_plug_in_imports_no_other() -> None:
     program = (
         "import sys; from dagrpo.rewards.verifiers import VERIFIERS; VERIFIERS.get('exact_match');"
-        "print('dagrpo.rewards.verifiers.countdown' in sys.modules)"
+        "print('dagrpo_answers.verifiers.countdown' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"

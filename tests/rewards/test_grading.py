@@ -6,10 +6,11 @@ from collections.abc import Sequence
 import psutil
 import pytest
 
-from dagrpo.core.section import Extractor
 from dagrpo.core.types import Score, Verdict
 from dagrpo.evaluation.statistics import majority_correct
-from dagrpo.rewards.grading import Grader
+from dagrpo.rewards import grading
+from dagrpo.rewards.grading import Grader, worker_count
+from dagrpo_answers.verifier import Extractor
 
 # text, ground truth, verifier, answer, verdict
 BATCH: list[tuple[str, str, str, str | None, Verdict]] = [
@@ -120,3 +121,12 @@ def test_attempts_whose_worth_is_reported_vote_with_their_verdicts(grader: Grade
         (None, "missing"),
     ]
     assert majority_correct([each.extracted for each in judged], [each.verdict == "right" for each in judged]) == 1.0
+
+
+@pytest.mark.parametrize(("cores", "gibibytes", "count"), [(4, 64, 4), (192, 64, 64), (2, 0, 1)])
+def test_there_are_as_many_workers_as_processors_and_memory_allow(
+    cores: int, gibibytes: int, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(grading, "processors", lambda: cores)
+    monkeypatch.setattr(grading, "memory_of_machine", lambda: gibibytes << 30)
+    assert worker_count() == count

@@ -12,8 +12,8 @@ from dagrpo.chat.renderers import Message, ToolSchema
 from dagrpo.core.errors import UserError
 from dagrpo.core.trajectory import Prompt, TokenSample
 from dagrpo.core.types import Completion, PictureTokens, PromptPictures
-from dagrpo.rewards.own_text import answer_text
 from dagrpo.rollout.session import Session, SessionLimits, trajectory_of
+from dagrpo_answers.own_text import answer_text
 
 MORE = ({"role": "user", "content": "more"},)
 CAT_AND_DOG = PromptPictures(

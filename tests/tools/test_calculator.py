@@ -8,9 +8,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from tests.tools.calls import called
 
-from dagrpo.rewards import arithmetic
 from dagrpo.tools import ToolFailure
 from dagrpo.tools.calculator import Config, calculate
+from dagrpo_answers import arithmetic
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
-from dagrpo.core.section import Extractor
+from dagrpo_answers.verifier import Extractor
 
 TABLE = Path(__file__).with_name("verdicts.tsv")
 

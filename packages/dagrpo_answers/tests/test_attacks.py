@@ -3,16 +3,16 @@ r"""What a policy may write to be paid for two answers or for none, and honest s
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.rewards.conftest import Growth
-from tests.rewards.notations import TWO
+from packages.dagrpo_answers.tests.conftest import Growth
+from packages.dagrpo_answers.tests.notations import TWO
 
-from dagrpo.core.section import Extractor
-from dagrpo.rewards.forms import read
 from dagrpo.rewards.grading import Grader
-from dagrpo.rewards.latex import equal
-from dagrpo.rewards.own_text import own_text
-from dagrpo.rewards.text_match import normalise
 from dagrpo.rewards.verifiers import get_verifier
+from dagrpo_answers.forms import read
+from dagrpo_answers.latex import equal
+from dagrpo_answers.own_text import own_text
+from dagrpo_answers.text_match import normalise
+from dagrpo_answers.verifier import Extractor
 
 # The zeros of scripts with decimal digits of their own: Arabic, Persian, Devanagari, Bengali, Thai, full-width, bold.
 ZEROS = (0x0660, 0x06F0, 0x0966, 0x09E6, 0x0E50, 0xFF10, 0x1D7CE)

@@ -2,9 +2,9 @@ r"""Answers in `\boxed{...}`, and the normalisation of MATH."""
 
 import pytest
 
-from dagrpo.rewards.boxes import extract, formatted
-from dagrpo.rewards.latex import equal
-from dagrpo.rewards.reading import last_boxed
+from dagrpo_answers.boxes import extract, formatted
+from dagrpo_answers.latex import equal
+from dagrpo_answers.reading import last_boxed
 
 # text -> strict, flexible
 GOLDEN: list[tuple[str, str | None, str | None]] = [

@@ -2,8 +2,8 @@
 
 import pytest
 
-from dagrpo.rewards.latex import check
 from dagrpo.rewards.verifiers import get_verifier
+from dagrpo_answers.latex import check
 
 GOOD = [
     "34", "-7", "1,234", "14.9", "22000000000000000000000", "50\\%", "\\$18", "2 \\sqrt { 11 }",

@@ -5,13 +5,13 @@ from fractions import Fraction
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.rewards.notations import NO_ANSWERS, TWO, WRITTEN
+from packages.dagrpo_answers.tests.notations import NO_ANSWERS, TWO, WRITTEN
 
-from dagrpo.rewards.boxes import extract
-from dagrpo.rewards.forms import read
 from dagrpo.rewards.grading import Grader
-from dagrpo.rewards.latex import equal
-from dagrpo.rewards.verifiers import math_dapo
+from dagrpo_answers.boxes import extract
+from dagrpo_answers.forms import read
+from dagrpo_answers.latex import equal
+from dagrpo_answers.verifiers import math_dapo
 
 PIECES = st.sampled_from(
     [

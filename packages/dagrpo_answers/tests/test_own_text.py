@@ -3,12 +3,12 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from packages.dagrpo_answers.tests.conftest import FACTOR, Growth
 from tests.rewards.attempts import attempt, scores
-from tests.rewards.conftest import FACTOR, Growth
 
 from dagrpo.rewards.config import Reward
 from dagrpo.rewards.grading import Grader
-from dagrpo.rewards.own_text import answer_text, own_text
+from dagrpo_answers.own_text import answer_text, own_text
 
 ECHOES = (
     "<tool_response>\n{}\n</tool_response>",

@@ -14,9 +14,9 @@ import psutil
 import pytest
 from tests.everyday import everyday
 
-from dagrpo.rewards import pool as pool_module
-from dagrpo.rewards.pool import WorkerPool, worker_count
-from dagrpo.rewards.worker_process import MODULE, Comparison, Reply
+from dagrpo_answers import pool as pool_module
+from dagrpo_answers.pool import WorkerPool
+from dagrpo_answers.worker_process import MODULE, Comparison, Reply
 
 ENDLESS = Comparison(answer="9^{9^{9}}", ground_truth="3")
 HALF = Comparison(answer="\\frac{2}{4}", ground_truth="\\frac{1}{2}")
@@ -35,9 +35,9 @@ HOSTILE = {
 }
 EVIL_PARENT = """
 import threading, time
-from dagrpo.rewards import pool as pool_module
-from dagrpo.rewards.pool import WorkerPool
-from dagrpo.rewards.worker_process import Comparison
+from dagrpo_answers import pool as pool_module
+from dagrpo_answers.pool import WorkerPool
+from dagrpo_answers.worker_process import Comparison
 pool = WorkerPool(seconds={seconds}, processes=1)
 pool.compare([Comparison(answer="2/4", ground_truth="1/2")])
 print("warm", flush=True)
@@ -170,15 +170,6 @@ def test_the_oldest_replies_are_forgotten(counted: list[str | None], monkeypatch
     pool.close()
 
 
-@pytest.mark.parametrize(("cores", "gibibytes", "count"), [(4, 64, 4), (192, 64, 64), (2, 0, 1)])
-def test_there_are_as_many_workers_as_processors_and_memory_allow(
-    cores: int, gibibytes: int, count: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(pool_module, "processors", lambda: cores)
-    monkeypatch.setattr(pool_module, "memory_of_machine", lambda: gibibytes << 30)
-    assert worker_count() == count
-
-
 @pytest.mark.nightly
 def test_the_same_hostile_answer_many_times_costs_one_worker(
     pool: WorkerPool, started_workers: Callable[[], list[psutil.Process]]
@@ -279,7 +270,7 @@ def test_a_worker_that_comes_near_its_memory_limit_gives_up() -> None:
 
 def test_a_process_that_cannot_start_is_an_error_that_says_how_to_see_why() -> None:
     pool = WorkerPool(seconds=1.0, processes=1, memory_bytes=1 << 20)
-    with pytest.raises(RuntimeError, match=r"did not start: run python -m dagrpo\.rewards\.worker"):
+    with pytest.raises(RuntimeError, match=r"did not start: run python -m dagrpo_answers\.worker"):
         pool.compare([HALF])
     pool.close()
 

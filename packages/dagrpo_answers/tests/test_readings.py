@@ -2,8 +2,8 @@ r"""Texts that were once paid wrongly or refused wrongly, one by one; test_notat
 
 import pytest
 
-from dagrpo.core.section import Extractor
 from dagrpo.rewards.grading import Grader
+from dagrpo_answers.verifier import Extractor
 
 # an answer -> the numbers it is right for, and those it must not be right for, in `\boxed{...}` and on a line `Answer:`
 FORMULAS: list[tuple[str, tuple[str, ...], tuple[str, ...]]] = [

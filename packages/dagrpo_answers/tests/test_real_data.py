@@ -7,8 +7,8 @@ import pytest
 
 from dagrpo.rewards.grading import Grader
 from dagrpo.rewards.verifiers import get_verifier
-from dagrpo.rewards.verifiers.gsm8k import extract
 from dagrpo.utils.tables import read_parquet
+from dagrpo_answers.verifiers.gsm8k import extract
 
 
 def _rows(path: Path) -> list[dict[str, str]]:

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from dagrpo.core.errors import UserError
 from dagrpo.data.task import get_task
 from dagrpo.rewards.grading import Grader
 from dagrpo.rewards.scorers import SCORERS
-from dagrpo.rewards.scorers.hendrycks_math import boxed, normalised
 from dagrpo.rewards.verifiers import get_verifier
+from dagrpo_answers.errors import UserError
+from dagrpo_answers.scorers.hendrycks_math import boxed, normalised
 
 GSM8K = ("verl_gsm8k", "verl_gsm8k_flexible", "lm_eval_gsm8k_strict", "lm_eval_gsm8k_flexible")
 MATH = ("verl_math_dapo", "verl_math_dapo_or_box", "hendrycks_math", "math_verify")

@@ -5,12 +5,12 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.rewards.conftest import FACTOR, Growth
+from packages.dagrpo_answers.tests.conftest import FACTOR, Growth
 
-from dagrpo.rewards.text_match import extract, normalise
-from dagrpo.rewards.verifiers.exact_match import VERIFIER as EXACT_MATCH
-from dagrpo.rewards.verifiers.exact_match import equal
-from dagrpo.rewards.verifiers.substring_match import equal as holds
+from dagrpo_answers.text_match import extract, normalise
+from dagrpo_answers.verifiers.exact_match import VERIFIER as EXACT_MATCH
+from dagrpo_answers.verifiers.exact_match import equal
+from dagrpo_answers.verifiers.substring_match import equal as holds
 
 # text -> strict, flexible, exact
 GOLDEN: list[tuple[str, str | None, str | None, str | None]] = [

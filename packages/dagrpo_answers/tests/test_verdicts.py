@@ -1,7 +1,7 @@
 """The table of verdicts: every text is judged as a person judged it."""
 
 import pytest
-from tests.rewards.table import rows
+from packages.dagrpo_answers.tests.table import rows
 
 from dagrpo.rewards.grading import Grader
 

@@ -7,13 +7,12 @@ from typing import get_args
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from packages.dagrpo_answers.tests.conftest import FACTOR, Growth
 from tests.everyday import everyday
-from tests.rewards.conftest import FACTOR, Growth
 
-from dagrpo.core.section import Extractor
-from dagrpo.rewards.own_text import answer_text
-from dagrpo.rewards.verifier import Verifier
 from dagrpo.rewards.verifiers import VERIFIERS, get_verifier
+from dagrpo_answers.own_text import answer_text
+from dagrpo_answers.verifier import Extractor, Verifier
 
 EXTRACTORS: tuple[Extractor, ...] = get_args(Extractor)
 LINEAR = 3 * FACTOR  # a quadratic reading grows by 8 * 8

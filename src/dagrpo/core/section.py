@@ -10,11 +10,6 @@ from dagrpo.core.errors import UserError
 if TYPE_CHECKING:
     from dagrpo.config.schema import Params
 
-Extractor = Literal["strict", "flexible", "exact"]  # read by reward and by evaluation
-EXTRACTION = (
-    "strict: in the form that the prompt asks for (after ####, after Answer:, in \\boxed{}); flexible: in any form, the last one "
-    "that looks like an answer; exact: as strict, with nothing else beside it."
-)
 LONGEST_TEXT = 4096  # characters, as of a path
 MOST_TOKENS = 1 << 22  # of a text: more than any model reads
 MOST_PIXELS = 40_000_000  # 160 MB when unpacked; a file of a few kilobytes may claim billions

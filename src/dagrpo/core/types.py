@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from dagrpo.core.errors import UserError
+from dagrpo_answers.verifier import Verdict
 
-Verdict = Literal["right", "wrong", "missing", "unverifiable"]
 CallStatus = Literal[
     # as the policy wrote it
     "undecodable",

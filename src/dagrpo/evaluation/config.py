@@ -6,9 +6,10 @@ from pydantic import Field, model_validator
 
 from dagrpo.core.errors import UserError
 from dagrpo.core.plugin_sections import NameOf
-from dagrpo.core.section import EXTRACTION, MOST_TOKENS, Extractor, Seconds, Section, Seed, Temperature, TopK, TopP
+from dagrpo.core.section import MOST_TOKENS, Seconds, Section, Seed, Temperature, TopK, TopP
 from dagrpo.rewards.scorers import SCORERS, Scorer
-from dagrpo.rewards.unit_tests.settings import UnitTests
+from dagrpo.rewards.unit_tests import UnitTests
+from dagrpo_answers.verifier import EXTRACTION, Extractor
 
 
 class Sampling(Section):

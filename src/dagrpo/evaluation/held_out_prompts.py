@@ -12,7 +12,6 @@ import pyarrow as pa
 from transformers import PreTrainedTokenizerBase
 
 from dagrpo.core.errors import UserError
-from dagrpo.core.section import Extractor
 from dagrpo.core.trajectory import Prompt
 from dagrpo.core.types import Row
 from dagrpo.data.filters.text import identity
@@ -26,6 +25,7 @@ from dagrpo.rollout.build_table import rollout_table
 from dagrpo.tools import TOOLS
 from dagrpo.tools.simulated_users import INTERACTIONS
 from dagrpo.utils.tables import read_parquet
+from dagrpo_answers.verifier import Extractor
 
 Identity = tuple[str, ...]
 

@@ -13,7 +13,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dagrpo.core.errors import UserError
-from dagrpo.core.section import Extractor
 from dagrpo.core.trajectory import GREEDY
 from dagrpo.core.types import Verdict
 from dagrpo.evaluation import conversations, verdicts
@@ -32,12 +31,11 @@ from dagrpo.evaluation.outcomes import (
     values_per_problem,
 )
 from dagrpo.evaluation.statistics import Estimate, Resampling, bootstrap, wilson
-from dagrpo.rewards.grading import Grader
-from dagrpo.rewards.pool import worker_count
+from dagrpo.rewards.grading import Grader, worker_count
 from dagrpo.rewards.scorers import SCORERS
-from dagrpo.rewards.verifier import Parts
 from dagrpo.rewards.verifiers import get_verifier
 from dagrpo.rollout.table import ROLLOUTS, blind, read_table, sighted
+from dagrpo_answers.verifier import Extractor, Parts
 
 OF_BLIND = "correct_without_pictures"
 MOST_WORKERS = 8  # scores of many tasks and seeds are graded side by side

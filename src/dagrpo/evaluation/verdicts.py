@@ -12,10 +12,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dagrpo.core.section import Extractor
 from dagrpo.core.types import Score
 from dagrpo.rewards.grading import Grader
 from dagrpo.rewards.scorers import Scorer
+from dagrpo_answers.verifier import Extractor
 
 MOST_COMPARED = 40  # different wrong answers to one problem; others vote by their texts
 

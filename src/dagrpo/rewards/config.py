@@ -6,10 +6,11 @@ from pydantic import Field, model_validator
 
 from dagrpo.core.errors import UserError
 from dagrpo.core.plugin_sections import NameOf, Several
-from dagrpo.core.section import EXTRACTION, Extractor, Seconds, Section
+from dagrpo.core.section import Seconds, Section
 from dagrpo.rewards.components import COMPONENTS, Weighted
-from dagrpo.rewards.unit_tests.settings import UnitTests
+from dagrpo.rewards.unit_tests import UnitTests
 from dagrpo.rewards.verifiers import VERIFIERS, get_verifier
+from dagrpo_answers.verifier import EXTRACTION, Extractor
 
 if TYPE_CHECKING:
     from dagrpo.config.schema import Params

@@ -1,50 +1,38 @@
-"""Grading: verdicts on answers, and the rewards of trajectories.
+"""Grading: verdicts on answers (dagrpo_answers), and the rewards of trajectories.
 
-A verifier extracts and compares answers in this process; worker processes run math-verify. A trajectory's reward is the weighted sum
-of the components of section `reward`.
+A trajectory's reward is the weighted sum of the components of section `reward`.
 """
 
-import threading
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from functools import lru_cache
 from types import TracebackType
 from typing import Self
 
-from dagrpo.core.errors import UserError, place_of_code
-from dagrpo.core.section import Extractor
 from dagrpo.core.trajectory import GradedTrajectory, Trajectory
-from dagrpo.core.types import EXCLUDED, Score, Verdict
+from dagrpo.core.types import EXCLUDED, Score
 from dagrpo.rewards.components import COMPONENTS, OpenComponent, RewardModel, Weighted, value_of
 from dagrpo.rewards.config import Reward
-from dagrpo.rewards.latex import for_math_verify, no_latex
-from dagrpo.rewards.own_text import answer_text
-from dagrpo.rewards.pool import WorkerPool
 from dagrpo.rewards.reporting import verdict_of
-from dagrpo.rewards.scorers import Scorer
-from dagrpo.rewards.unit_tests.settings import UnitTests
-from dagrpo.rewards.verifier import Tests, Verifier
+from dagrpo.rewards.unit_tests import UnitTests
 from dagrpo.rewards.verifiers import get_verifier
-from dagrpo.rewards.worker_process import Comparison
+from dagrpo.utils.machine import memory_of_machine, processors
+from dagrpo_answers.judging import Judge
+from dagrpo_answers.scorers import Scorer
+from dagrpo_answers.verifier import Extractor
+from dagrpo_answers.worker_process import MEMORY_BYTES
 
+BYTES_OF_A_WORKER = MEMORY_BYTES // 2  # at which it gives up; an ordinary one takes 0.1 GB
 DEFAULTS = UnitTests()
 
 
-def _score(answer: str | None, verdict: Verdict, verifier: str) -> Score:
-    make = _cached_score if answer is None or len(answer) < 40 else _new_score
-    return make(answer, verdict, verifier)
-
-
-def _new_score(answer: str | None, verdict: Verdict, verifier: str) -> Score:
-    return Score(extracted=answer, verdict=verdict, verifier=verifier)
-
-
-_cached_score = lru_cache(maxsize=1 << 12)(_new_score)  # most answers of a group are alike
+def worker_count() -> int:
+    """Return one worker per processor that this process may use, as far as memory reaches if each takes all that it may."""
+    return max(1, min(processors(), memory_of_machine() // BYTES_OF_A_WORKER))
 
 
 class Grader:
-    """Judge of batches of texts, from any thread. Worker processes start when first needed, and end with the block.
+    """Judge of batches of texts by the names of their verifiers, from any thread; its processes end with the block.
 
     reward_model: that of the component reward_model. Components that ask a model are used by one thread at a time.
     """
@@ -56,10 +44,7 @@ class Grader:
         unit_tests: UnitTests = DEFAULTS,
         reward_model: RewardModel | None = None,
     ) -> None:
-        self._pool = WorkerPool(seconds=verify_seconds, processes=processes)
-        self._unit_tests = unit_tests
-        self._tests: dict[str, Tests] = {}
-        self._starting = threading.Lock()
+        self._judge = Judge(verify_seconds, processes or worker_count(), unit_tests.limits())
         self._reward_model = reward_model
         self._opened: dict[str, OpenComponent] = {}
         self._stack = ExitStack()
@@ -73,9 +58,7 @@ class Grader:
     def close(self) -> None:
         """End the worker processes and sandboxes, and close the components that ask a model."""
         self._stack.close()
-        self._pool.close()
-        for tests in self._tests.values():
-            tests.close()
+        self._judge.close()
 
     def opened(self, name: str, config: Weighted) -> OpenComponent:
         """Return a component that asks a model, opened by the first call."""
@@ -106,136 +89,32 @@ class Grader:
         reported: the reports of programs and environments, one per text; None: none. fractions: run all tests of a program, also after
         one that fails.
         """
-        scores: list[Score] = []
-        pending: dict[int, Comparison] = {}
-        programs: dict[int, str] = {}
         known = {name: get_verifier(name) for name in set(verifiers)}
-        for row, (text, truth, name) in enumerate(zip(texts, ground_truths, verifiers, strict=True)):
-            if known[name].by_report:
-                scores.append(_by_report(reported[row] if reported else {}, name))
-                continue
-            if known[name].parts:
-                scores.append(_by_parts(known[name], answer_text(text), truth, extractor, row))
-                continue
-            answer, verdict = _judge_fast(known[name], text, truth, extractor, row)
-            if verdict is None and answer is not None and known[name].tests:
-                programs[row] = answer
-            elif verdict is None and answer is not None:
-                pending[row] = Comparison(answer=for_math_verify(answer), ground_truth=for_math_verify(truth))
-            scores.append(_score(answer, verdict or "unverifiable", name))
-        scores = self._with_slow_verdicts(scores, pending) if pending else scores
-        return self._tested(scores, programs, ground_truths, fractions) if programs else scores
+        chosen = [known[name] for name in verifiers]
+        judged = self._judge.judge(texts, ground_truths, chosen, extractor, fractions=fractions)
+        return [
+            _by_report(reported[row] if reported else {}, name)
+            if known[name].by_report
+            else Score(extracted=each.answer, verdict=each.verdict, verifier=name, passed=each.passed)
+            for row, (each, name) in enumerate(zip(judged, verifiers, strict=True))
+        ]
 
     def same(self, pairs: Sequence[tuple[str, str]], verifiers: Sequence[str], extractor: Extractor) -> list[bool]:
         """Return for each pair of extracted answers whether their verifier finds them equal; False if undecided."""
         known = {name: get_verifier(name) for name in set(verifiers)}
-        equal = [_same(known[name], *pair, extractor) for pair, name in zip(pairs, verifiers, strict=True)]
-        pending = {
-            row: Comparison(answer=for_math_verify(pairs[row][0]), ground_truth=for_math_verify(pairs[row][1]))
-            for row, same in enumerate(equal)
-            if same is None
-        }
-        replies = dict(zip(pending, self._pool.compare(list(pending.values())), strict=True)) if pending else {}
-        return [replies.get(row) == "right" if same is None else same for row, same in enumerate(equal)]
+        return self._judge.same(pairs, [known[name] for name in verifiers], extractor)
 
     def judge_as_published(
         self, texts: Sequence[str], ground_truths: Sequence[str], scorer: Scorer
     ) -> list[bool | None]:
         """Return for each whole text whether the scorer finds it right; None if math-verify did not decide within its limits."""
-        judged = [scorer.right(text, truth) for text, truth in zip(texts, ground_truths, strict=True)]
-        pending = {
-            row: Comparison(answer=texts[row], ground_truth=ground_truths[row], published=True)
-            for row, right in enumerate(judged)
-            if right is None
-        }
-        replies = dict(zip(pending, self._pool.compare(list(pending.values())), strict=True)) if pending else {}
-        decided = {row: None if reply == "unverifiable" else reply == "right" for row, reply in replies.items()}
-        return [decided.get(row) if right is None else right for row, right in enumerate(judged)]
-
-    def _tested(
-        self, scores: list[Score], programs: Mapping[int, str], ground_truths: Sequence[str], fractions: bool
-    ) -> list[Score]:
-        """Return the scores, those of programs by their tests."""
-        for name in dict.fromkeys(scores[row].verifier for row in programs):
-            rows = [row for row in programs if scores[row].verifier == name]
-            answers = [(programs[row], ground_truths[row]) for row in rows]
-            for row, share in zip(rows, self._tests_of(name).shares(answers, fractions=fractions), strict=True):
-                verdict: Verdict = "unverifiable" if share is None else "right" if share == 1.0 else "wrong"
-                scores[row] = replace(scores[row], verdict=verdict, passed=share if fractions else None)
-        return scores
-
-    def _tests_of(self, verifier: str) -> Tests:
-        with self._starting:
-            if verifier not in self._tests:
-                tests = get_verifier(verifier).tests
-                assert tests is not None
-                self._tests[verifier] = tests(self._unit_tests)
-            return self._tests[verifier]
-
-    def _with_slow_verdicts(self, scores: list[Score], pending: Mapping[int, Comparison]) -> list[Score]:
-        replies = self._pool.compare(list(pending.values()))
-        for (row, comparison), reply in zip(pending.items(), replies, strict=True):
-            if reply == "no_ground_truth":
-                raise UserError(f"row {row}: {no_latex(comparison.ground_truth)}")
-            scores[row] = replace(scores[row], extracted=comparison.answer, verdict=reply)
-        return scores
+        return self._judge.judge_as_published(texts, ground_truths, scorer)
 
 
 def _by_report(rewards: Mapping[str, float], verifier: str) -> Score:
     """Return the score by a report. The verdict stands for the answer, so that a majority of attempts can be right."""
     verdict = verdict_of(rewards)
     return Score(extracted=None if verdict == "missing" else verdict, verdict=verdict, verifier=verifier)
-
-
-def _by_parts(verifier: Verifier, text: str, truth: str, extractor: Extractor, row: int) -> Score:
-    """Return the score by the parts of the ground truth; the answer is the names of those that the text has."""
-    assert verifier.parts is not None
-    if not text.strip():
-        return _score(None, "missing", verifier.name)
-    try:
-        parts = verifier.parts(text, truth, extractor)
-    except UserError as error:
-        raise UserError(f"row {row}: {error}") from None
-    had = [name for name, has in parts if has]
-    verdict: Verdict = "right" if len(had) == len(parts) else "wrong"
-    return replace(_new_score(", ".join(had), verdict, verifier.name), passed=len(had) / len(parts))
-
-
-def _same(verifier: Verifier, answer: str, other: str, extractor: Extractor) -> bool | None:
-    if answer == other:
-        return True
-    if extractor == "exact" and verifier.literal:
-        return False
-    try:
-        return verifier.same(answer, other)
-    except UserError:  # `other` is not valid as a ground truth: a policy wrote it
-        return False
-
-
-def _judge_fast(
-    verifier: Verifier, text: str, truth: str, extractor: Extractor, row: int
-) -> tuple[str | None, Verdict | None]:
-    """Return the answer, and its verdict unless math-verify decides."""
-    answer = verifier.extract(answer_text(text), extractor)
-    if answer is None:
-        return None, "missing"
-    if not isinstance(answer, str):
-        raise _wrong(verifier.name, "extract", verifier.extract, answer, "a text or None")
-    if extractor == "exact" and verifier.literal:
-        return answer, "right" if answer == truth else "wrong"
-    try:
-        equal = verifier.equal(answer, truth)
-    except UserError as error:
-        raise UserError(f"row {row}: {error}") from None
-    if equal not in (None, True, False):
-        raise _wrong(verifier.name, "equal", verifier.equal, equal, "True, False or None")
-    return answer, None if equal is None else "right" if equal else "wrong"
-
-
-def _wrong(verifier: str, field: str, function: object, value: object, right: str) -> UserError:
-    """Return the error of a verifier's function that has returned another type."""
-    place = place_of_code(function)
-    return UserError(f"verifier {verifier}: `{field}` ({place}) returned {repr(value)[:60]}, not {right}: correct it.")
 
 
 # ---- rewards ----

@@ -1,37 +1,11 @@
-"""Published scorers under their names, for numbers beside a paper's.
-
-They judge as published, faults included, and never enter a reward: dagrpo's own verifiers do.
-"""
-
-from collections.abc import Callable
-from dataclasses import dataclass
+"""Published scorers by name, also those of other packages."""
 
 from dagrpo.core.plugins import Plugins
-from dagrpo.rewards.verifiers import VERIFIERS
-
-OF_GSM8K = ("gsm8k",)
-OF_MATH = ("gsm8k", "math", "math_dapo", "geo3k")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scorer:
-    """A published rule that judges a whole completion."""
-
-    name: str
-    source: str  # program and version that it is taken from, with its license
-    right: Callable[
-        [str, str], bool | None
-    ]  # completion, ground truth -> whether right; None: the library math-verify decides
-    verifiers: tuple[str, ...] = ()  # whose tasks it is for; (): of all tasks
-
-    def suits(self, verifier: str) -> bool:
-        """Return True for a task with this verifier: one that it is for, or one that is not dagrpo's."""
-        return not self.verifiers or verifier in self.verifiers or verifier not in VERIFIERS.own_names()
-
+from dagrpo_answers.scorers import Scorer
 
 SCORERS: Plugins[Scorer] = Plugins(
     what="scorer",
-    package=__name__,
+    package="dagrpo_answers.scorers",
     attribute="SCORERS",
     group="dagrpo.scorers",
     key="evaluation.scoring.also",

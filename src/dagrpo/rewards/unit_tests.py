@@ -7,6 +7,8 @@ from pydantic import Field, model_validator
 from dagrpo.core.errors import UserError
 from dagrpo.core.section import MOST_PROCESSES, Seconds, Section
 from dagrpo.core.urls import mistake_in_server
+from dagrpo.utils.machine import memory_of_machine, processors
+from dagrpo_answers.verifier import ProgramLimits
 
 
 class UnitTests(Section):
@@ -34,3 +36,15 @@ class UnitTests(Section):
         if self.sandbox_fusion is not None and (mistake := mistake_in_server(self.sandbox_fusion)):
             raise UserError(f"the address in unit_tests.sandbox_fusion {mistake}: write it as http://127.0.0.1:8080")
         return self
+
+    def limits(self) -> ProgramLimits:
+        """Return these limits; null for `parallel` becomes what this machine's cores and memory admit."""
+        fitting = max(1, memory_of_machine() // (self.memory_mb << 20))
+        here = processors() if self.sandbox_fusion else min(processors(), fitting)
+        return ProgramLimits(
+            seconds=self.seconds,
+            memory_mb=self.memory_mb,
+            processes=self.processes,
+            parallel=self.parallel or here,
+            sandbox_fusion=self.sandbox_fusion,
+        )

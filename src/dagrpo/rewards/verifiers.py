@@ -1,11 +1,11 @@
-"""Verifiers, one file each: how answers are extracted and compared."""
+"""Verifiers by name, also those of other packages."""
 
 from dagrpo.core.plugins import Plugins
-from dagrpo.rewards.verifier import Verifier
+from dagrpo_answers.verifier import Verifier
 
 VERIFIERS: Plugins[Verifier] = Plugins(
     what="verifier",
-    package=__name__,
+    package="dagrpo_answers.verifiers",
     attribute="VERIFIER",
     group="dagrpo.verifiers",
     key="reward.verifier",

@@ -16,7 +16,7 @@ from dagrpo.core.image_tokens import picture_lengths, with_lengths
 from dagrpo.core.trajectory import Prompt, TokenSample, Trajectory
 from dagrpo.core.types import Completion, StopReason, ToolCall
 from dagrpo.engine.errors import ServerError
-from dagrpo.rewards.own_text import opened_thought
+from dagrpo_answers.own_text import opened_thought
 
 Complete = Callable[[tuple[int, ...], int], Awaitable[Completion]]
 """Has the policy continue some tokens, [prompt], by at most so many."""

@@ -11,8 +11,7 @@ from typing import Any
 from pydantic import Field
 
 from dagrpo.core.section import Seconds
-from dagrpo.rewards.grading import Grader
-from dagrpo.rewards.pool import worker_count
+from dagrpo.rewards.grading import Grader, worker_count
 from dagrpo.rewards.verifiers import get_verifier
 from dagrpo.tools import (
     CallContext,

@@ -11,8 +11,8 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from dagrpo.rewards.arithmetic import LONGEST, parse_calculation, written
 from dagrpo.tools import CallContext, StatelessTool, Tool, ToolFailure, ToolSection, function_of_text
+from dagrpo_answers.arithmetic import LONGEST, parse_calculation, written
 
 MOST_BITS = 1024  # of a result's numerator or denominator: 308 digits
 FUNCTION = function_of_text(

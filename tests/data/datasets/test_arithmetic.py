@@ -9,7 +9,7 @@ from dagrpo.core.types import Row
 from dagrpo.data.config import Data
 from dagrpo.data.datasets.arithmetic import KINDS, Config, Level, load
 from dagrpo.data.task import TaskRows
-from dagrpo.rewards.verifiers.gsm8k import extract
+from dagrpo_answers.verifiers.gsm8k import extract
 
 
 def _load(train: int, test: int, *levels: Level, seed: int = 0) -> TaskRows:

@@ -15,8 +15,8 @@ from dagrpo.data.config import Data
 from dagrpo.data.filters.contamination import check_contamination
 from dagrpo.data.filters.sieve import Sieve
 from dagrpo.data.task import TaskRows, get_task
-from dagrpo.rewards.unit_tests.tests_of_row import CallCase, CodeCase, InputCase, read_tests
 from dagrpo.rewards.verifiers import get_verifier
+from dagrpo_answers.unit_tests.tests_of_row import CallCase, CodeCase, InputCase, read_tests
 
 HUMANEVAL = {
     "task_id": "HumanEval/0",

@@ -10,7 +10,7 @@ from dagrpo.data.config import Data
 from dagrpo.data.datasets.countdown import to_row
 from dagrpo.data.raw_row import RawRow
 from dagrpo.data.task import get_task
-from dagrpo.rewards.verifiers.countdown import check, equal
+from dagrpo_answers.verifiers.countdown import check, equal
 
 
 def _row(numbers: object, target: object) -> RawRow:

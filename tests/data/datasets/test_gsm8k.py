@@ -8,7 +8,7 @@ from dagrpo.data.config import Data
 from dagrpo.data.datasets.gsm8k import INSTRUCTION, SOURCE, WITH_FEEDBACK, WITH_TOOL, to_row
 from dagrpo.data.raw_row import RawRow
 from dagrpo.data.task import get_task
-from dagrpo.rewards.verifiers.gsm8k import equal, extract
+from dagrpo_answers.verifiers.gsm8k import equal, extract
 
 FORMS = ("gsm8k", "gsm8k_tool", "gsm8k_feedback", "gsm8k_sft")
 

@@ -13,7 +13,7 @@ from dagrpo.core.types import Row
 from dagrpo.data.config import Data
 from dagrpo.data.datasets.python_math import KINDS, Config, load
 from dagrpo.data.task import TaskRows
-from dagrpo.rewards.verifiers.gsm8k import extract
+from dagrpo_answers.verifiers.gsm8k import extract
 
 
 def _load(**wanted: float) -> TaskRows:

@@ -12,7 +12,7 @@ from dagrpo.data.config import Data
 from dagrpo.data.datasets.shapes import COLOURS, DIGITS, DOT, SIDE, Config, load
 from dagrpo.data.images import rgb_file
 from dagrpo.data.task import TaskRows
-from dagrpo.rewards.verifiers.math import VERIFIER
+from dagrpo_answers.verifiers.math import VERIFIER
 
 WHITE = (255, 255, 255)
 

@@ -13,15 +13,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from math_verify import parse, verify
+from packages.dagrpo_answers.tests.notations import NO_ANSWERS, TWO, WRITTEN
+from packages.dagrpo_answers.tests.test_notations import ground_truths
 from tests.faults.fuzz.formulas import Formula, formulas, spelled
 from tests.faults.fuzz.inputs import fuzzed
-from tests.rewards.notations import NO_ANSWERS, TWO, WRITTEN
-from tests.rewards.test_notations import ground_truths
 
-from dagrpo.core.section import Extractor
 from dagrpo.core.types import Verdict
 from dagrpo.rewards.grading import Grader
-from dagrpo.rewards.latex import equal
+from dagrpo_answers.latex import equal
+from dagrpo_answers.verifier import Extractor
 
 TEXTS_OF_AN_EXAMPLE = 3
 PLACES: tuple[tuple[str, Extractor, str], ...] = (

@@ -1,8 +1,7 @@
 """A verifier of our own: the answer is the last word, yes or no."""
 
 from dagrpo.core.errors import UserError
-from dagrpo.core.section import Extractor
-from dagrpo.rewards.verifier import Verifier
+from dagrpo_answers.verifier import Extractor, Verifier
 
 ANSWERS = ("yes", "no")
 

@@ -1,7 +1,7 @@
 r"""Answers in `\boxed{...}`, for the verifiers math and geo3k."""
 
-from dagrpo.core.section import Extractor
-from dagrpo.rewards.reading import answer_line, answer_tag, last_boxed, last_formula, tidied
+from dagrpo_answers.reading import answer_line, answer_tag, last_boxed, last_formula, tidied
+from dagrpo_answers.verifier import Extractor
 
 
 def extract(text: str, extractor: Extractor) -> str | None:

@@ -2,7 +2,7 @@
 
 import re
 
-from dagrpo.rewards.numbers import plain_number
+from dagrpo_answers.numbers import plain_number
 
 _CALCULATION = re.compile(r"<<[^<>\n]*+>>")  # <<36*2=72>>, as the data set marks them
 _NUMBER_BEFORE = re.compile(r"[0-9.,]++ ?\Z")

@@ -11,9 +11,9 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
-from dagrpo.rewards.forms import Form
-from dagrpo.rewards.names import different_quantities, same_quantity
-from dagrpo.rewards.words import COMMAND
+from dagrpo_answers.forms import Form
+from dagrpo_answers.names import different_quantities, same_quantity
+from dagrpo_answers.words import COMMAND
 
 Decide = Callable[
     [str, str], bool | None

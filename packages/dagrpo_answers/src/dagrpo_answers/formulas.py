@@ -6,8 +6,8 @@ before it, a command that is not listed, arithmetic that rational.py cannot read
 
 import re
 
-from dagrpo.rewards.numbers import NUMERAL
-from dagrpo.rewards.words import COMMAND, WORDS_OF_CHANGE
+from dagrpo_answers.numbers import NUMERAL
+from dagrpo_answers.words import COMMAND, WORDS_OF_CHANGE
 
 _COMMAND_NAMES = (
     "frac sqrt pi cdot times div pm mp log ln lg exp sin cos tan cot sec csc arcsin arccos arctan sinh cosh tanh binom infty cup "

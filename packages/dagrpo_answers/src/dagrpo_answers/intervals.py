@@ -6,9 +6,9 @@ r"""Relations as the set that they state.
 import re
 from collections.abc import Sequence
 
-from dagrpo.rewards.lists import ALTERNATIVES, split
-from dagrpo.rewards.names import is_name
-from dagrpo.rewards.rational import rational
+from dagrpo_answers.lists import ALTERNATIVES, split
+from dagrpo_answers.names import is_name
+from dagrpo_answers.rational import rational
 
 _RELATION = re.compile(r"(<|>|\\(?:le|ge)(?![A-Za-z]))")
 _TURNED = {"<": ">", ">": "<", "\\le": "\\ge", "\\ge": "\\le"}

@@ -3,13 +3,13 @@
 import re
 from functools import lru_cache
 
-from dagrpo.core.errors import UserError
-from dagrpo.rewards.comparing import same
-from dagrpo.rewards.dressing import balanced
-from dagrpo.rewards.forms import read
-from dagrpo.rewards.numbers import plain_number, truth_number
-from dagrpo.rewards.pool import WorkerPool
-from dagrpo.rewards.worker_process import Comparison
+from dagrpo_answers.comparing import same
+from dagrpo_answers.dressing import balanced
+from dagrpo_answers.errors import UserError
+from dagrpo_answers.forms import read
+from dagrpo_answers.numbers import plain_number, truth_number
+from dagrpo_answers.pool import WorkerPool
+from dagrpo_answers.worker_process import Comparison
 
 CHECK_SECONDS = 10.0  # for one ground truth, of which there are few
 

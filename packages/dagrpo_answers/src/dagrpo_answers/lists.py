@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 
-from dagrpo.rewards.numbers import NUMERAL
+from dagrpo_answers.numbers import NUMERAL
 
 _JOINER = (  # `, and`, `\text{ or }`, `\lor`
     r"\s*+(?:,\s*+)?(?:\\text(?:bf|rm|it)?\s*+\{{\s*+(?:{words})\s*+,?\s*+\}}|(?<![A-Za-z\\])(?:{words})(?![A-Za-z]){signs})\s*+"

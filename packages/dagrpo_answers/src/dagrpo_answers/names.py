@@ -6,9 +6,9 @@ side and a value on the other states the value. Products, and other sums, are no
 
 import re
 
-from dagrpo.rewards.formulas import SHORT_WORDS
-from dagrpo.rewards.shorthand import written_out
-from dagrpo.rewards.words import COMMAND, TEXT, changes_a_number
+from dagrpo_answers.formulas import SHORT_WORDS
+from dagrpo_answers.shorthand import written_out
+from dagrpo_answers.words import COMMAND, TEXT, changes_a_number
 
 _GREEK = (
     r"\\(?:alpha|beta|gamma|delta|epsilon|varepsilon|zeta|eta|theta|iota|kappa|lambda|mu|nu|xi|rho|sigma|tau|phi|varphi|chi|psi|omega"

@@ -13,14 +13,12 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from dagrpo.rewards.worker_process import MEMORY_BYTES, Comparison, Reply, Worker
-from dagrpo.utils.machine import memory_of_machine, processors
+from dagrpo_answers.worker_process import MEMORY_BYTES, Comparison, Reply, Worker
 
 LIMITS_OF_A_BATCH = 5  # times the limit of one answer, for each worker: time for all slow answers of a batch
 SECONDS_PER_ANSWER = 0.05  # on top of it: many times what an ordinary one takes
 SECONDS_PER_TEXT = 0.5  # the same for a whole text, which math-verify searches for an answer
 MOST_REMEMBERED = 1 << 15  # replies: some 10 MB of ordinary answers, and at most 500 MB
-BYTES_OF_A_WORKER = MEMORY_BYTES // 2  # at which it gives up; an ordinary one takes 0.1 GB
 
 
 class _Budget:
@@ -40,21 +38,15 @@ class _Budget:
             self._seconds -= seconds
 
 
-def worker_count() -> int:
-    """Return one worker per processor that this process may use, as far as memory reaches if each takes all that it may."""
-    return max(1, min(processors(), memory_of_machine() // BYTES_OF_A_WORKER))
-
-
 class WorkerPool:
     """Workers, started when first needed, and their latest replies; thread-safe."""
 
-    def __init__(self, *, seconds: float, processes: int | None = None, memory_bytes: int = MEMORY_BYTES) -> None:
-        count = processes or worker_count()
+    def __init__(self, *, seconds: float, processes: int = 1, memory_bytes: int = MEMORY_BYTES) -> None:
         self._seconds = seconds
-        self._workers = [Worker(memory_bytes) for _ in range(count)]
+        self._workers = [Worker(memory_bytes) for _ in range(processes)]
         self._free = list(self._workers)
         self._changed = threading.Condition()
-        self._threads = ThreadPoolExecutor(count, thread_name_prefix="grading")
+        self._threads = ThreadPoolExecutor(processes, thread_name_prefix="grading")
         self._known: dict[Comparison, Reply] = {}  # without unverifiable: another time it may be decided
 
     def compare(self, comparisons: Sequence[Comparison]) -> list[Reply]:

@@ -6,11 +6,11 @@ forms.py and gsm8k.py parse it. Nothing is returned where the number ends a long
 
 import re
 
-from dagrpo.rewards.calculations import without_calculations
-from dagrpo.rewards.chinese import LETTERS, changes_the_next
-from dagrpo.rewards.dressing import undressed, without_tags_at_the_end
-from dagrpo.rewards.symbols import NUMERIC
-from dagrpo.rewards.words import changes_a_number
+from dagrpo_answers.calculations import without_calculations
+from dagrpo_answers.chinese import LETTERS, changes_the_next
+from dagrpo_answers.dressing import undressed, without_tags_at_the_end
+from dagrpo_answers.symbols import NUMERIC
+from dagrpo_answers.words import changes_a_number
 
 ASCII_DIGITS = "0123456789"
 _MOST_TOKENS = 12  # before the last one that may belong to it: 1 234 567

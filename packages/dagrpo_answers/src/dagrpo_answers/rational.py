@@ -10,8 +10,8 @@ import re
 from fractions import Fraction
 from math import comb
 
-from dagrpo.rewards.arithmetic import bounded
-from dagrpo.rewards.numbers import NUMERAL, value_of
+from dagrpo_answers.arithmetic import bounded
+from dagrpo_answers.numbers import NUMERAL, value_of
 
 MOST_BITS = 4096  # of a numerator or denominator
 DEEPEST = 40  # brackets and braces inside each other

@@ -6,10 +6,10 @@ found. forms.py parses the answer.
 
 import re
 
-from dagrpo.rewards.dressing import BRACE, FORMULAS, balanced, closing_brace, closing_braces, without_dollars
-from dagrpo.rewards.numbers import plain_number, to_ascii
-from dagrpo.rewards.prose import last_digit, last_form
-from dagrpo.rewards.words import changes_a_number
+from dagrpo_answers.dressing import BRACE, FORMULAS, balanced, closing_brace, closing_braces, without_dollars
+from dagrpo_answers.numbers import plain_number, to_ascii
+from dagrpo_answers.prose import last_digit, last_form
+from dagrpo_answers.words import changes_a_number
 
 _BOX = re.compile(r"\\(?:boxed|fbox)\s*+(?:\{|(?=[-+$\\]?[0-9.]|\(|\\(?:[dt]?frac|sqrt|text|mathbf|mathrm)))")
 _UNBRACED = re.compile(r"\\?\$?[-+]?(?:[0-9]++(?:[.,/][0-9]++)*+|\.[0-9]++)|\([^()\n$]*+\)|[^\n$]*+")

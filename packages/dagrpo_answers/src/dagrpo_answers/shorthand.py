@@ -8,7 +8,7 @@ that is not LaTeX stays unchanged. symbols.py converts unicode, numbers.py space
 
 import re
 
-from dagrpo.rewards.numbers import ROOTED
+from dagrpo_answers.numbers import ROOTED
 
 _TOKEN = re.compile(r"\\[A-Za-z]++|\\.|[0-9]++|\s++|.", re.DOTALL)
 _FRACTIONS = frozenset({"\\frac", "\\dfrac", "\\tfrac", "\\cfrac"})

@@ -7,7 +7,7 @@ and takes quadratic time on combining characters.
 import re
 import unicodedata
 
-from dagrpo.rewards.numbers import ROOTED, to_ascii
+from dagrpo_answers.numbers import ROOTED, to_ascii
 
 # Marks without a glyph: joiners, marks of direction (but no overrides, which reverse the visible order), variation selectors.
 INVISIBLE = re.compile(

@@ -11,11 +11,11 @@ import re
 import unicodedata
 from functools import lru_cache
 
-from dagrpo.core.errors import UserError
-from dagrpo.core.section import Extractor
-from dagrpo.rewards.numbers import to_ascii
-from dagrpo.rewards.reading import answer_line, answer_tag, only_answer_tag
-from dagrpo.rewards.symbols import INVISIBLE, VULGAR
+from dagrpo_answers.errors import UserError
+from dagrpo_answers.numbers import to_ascii
+from dagrpo_answers.reading import answer_line, answer_tag, only_answer_tag
+from dagrpo_answers.symbols import INVISIBLE, VULGAR
+from dagrpo_answers.verifier import Extractor
 
 LONGEST_COMPOSED = 1000  # characters of an answer in which accents are one with their letters
 

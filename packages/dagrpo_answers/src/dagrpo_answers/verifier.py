@@ -1,18 +1,20 @@
 """The record of a verifier: how answers are extracted and compared.
 
-grading.py prices an answer; pool.py compares what no fast comparison can decide.
+judging.py asks it; pool.py compares what no fast comparison can decide.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Literal, Protocol
 
-from dagrpo.core.errors import require_arguments
-from dagrpo.core.section import Extractor
+from dagrpo_answers.errors import require_arguments
 
-if TYPE_CHECKING:
-    from dagrpo.rewards.unit_tests.settings import UnitTests
-
+Verdict = Literal["right", "wrong", "missing", "unverifiable"]
+Extractor = Literal["strict", "flexible", "exact"]
+EXTRACTION = (
+    "strict: in the form that the prompt asks for (after ####, after Answer:, in \\boxed{}); flexible: in any form, the last one "
+    "that looks like an answer; exact: as strict, with nothing else beside it."
+)
 # Text, ground truth -> the parts of the ground truth by name, and whether the text has each.
 Parts = Callable[[str, str, Extractor], Sequence[tuple[str, bool]]]
 
@@ -20,6 +22,17 @@ Parts = Callable[[str, str, Extractor], Sequence[tuple[str, bool]]]
 def same_text(answer: str, other: str) -> bool:
     """Return True if two answers are the same text but for spaces."""
     return "".join(answer.split()) == "".join(other.split())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProgramLimits:
+    """Limits of programs under test, and where they run."""
+
+    seconds: float = 4.0  # of processor time, for one test, where the row states none
+    memory_mb: int = 1024  # of one test
+    processes: int = 16  # and threads of a program
+    parallel: int = 1  # tests that run at the same time
+    sandbox_fusion: str | None = None  # URL of a Sandbox Fusion server; None: local sandboxes
 
 
 class Tests(Protocol):
@@ -50,7 +63,7 @@ class Verifier:
     # Two extracted answers -> whether they are the same, for a vote; None: math-verify decides.
     same: Callable[[str, str], bool | None] = same_text
     by_report: bool = False  # the report of the attempt's program or environment decides, and no text is read
-    tests: "Callable[[UnitTests], Tests] | None" = None  # what runs answers in the place of `equal`
+    tests: Callable[[ProgramLimits], Tests] | None = None  # what runs answers in the place of `equal`
     parts: Parts | None = None  # right with all of them; None: its ground truths have no parts
     # Verifiers of the tasks whose ground truths it reads beside its own tasks'; None: perhaps those of any task.
     reads_truths_of: tuple[str, ...] | None = None

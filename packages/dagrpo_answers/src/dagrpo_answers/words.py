@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 from functools import lru_cache
 
-from dagrpo.rewards.numbers import CURRENCIES
+from dagrpo_answers.numbers import CURRENCIES
 
 _SAME = {  # each unit with all of its names
     "dollar": "dollars usd buck bucks $ 美元 美金",

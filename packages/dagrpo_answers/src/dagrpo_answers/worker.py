@@ -1,6 +1,6 @@
 r"""The worker process of pool.py, which compares answers with math-verify.
 
-python -P -m dagrpo.rewards.worker MEMORY_BYTES
+python -P -m dagrpo_answers.worker MEMORY_BYTES
 
 One JSON line in, one out: `{"answer": "\\frac{2}{4}", "ground_truth": "\\frac{1}{2}", "seconds": 2.0}` -> `{"verdict": "right"}`;
 an answer of null asks only whether the ground truth can be read, and with `"published": true` the answer is a whole text, which the
@@ -26,9 +26,9 @@ from math_verify.parser import normalize_latex, parse_latex_cached
 from sympy import And, Eq, Expr, Float, I, Ne, Rational, cancel, nan, simplify
 from sympy.core.relational import Relational
 
-from dagrpo.rewards.comparing import same
-from dagrpo.rewards.forms import Form, read
-from dagrpo.rewards.worker_process import Comparison
+from dagrpo_answers.comparing import same
+from dagrpo_answers.forms import Form, read
+from dagrpo_answers.worker_process import Comparison
 
 GRACE_SECONDS = 1.0
 STACK_BYTES = 256 << 20

@@ -21,7 +21,7 @@ MEMORY_BYTES = 2 << 30  # address space of one worker
 START_SECONDS = 300.0  # to import math-verify takes less than one, except on a machine with much other work
 MOMENT_SECONDS = 0.1  # a question is repeated once if the process ended sooner than this
 PIECE = 1 << 20  # bytes read at once
-MODULE = "dagrpo.rewards.worker"
+MODULE = "dagrpo_answers.worker"
 VARIABLES = {"OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0"}
 
 _ENDLESS = re.compile(r"!|\\(?:sum|prod|int|lim|binom)(?![A-Za-z])|\^[^^]*\^|\^\s*\{?[0-9]{3}")

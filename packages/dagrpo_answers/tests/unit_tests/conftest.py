@@ -5,16 +5,16 @@ from collections.abc import Callable, Iterator
 import pytest
 from packages.dagrpo_sandbox.tests.running import without_sandbox
 
-from dagrpo.core.errors import UserError
-from dagrpo.rewards.unit_tests.pool import SandboxedTests
-from dagrpo.rewards.unit_tests.settings import UnitTests
+from dagrpo_answers.errors import UserError
+from dagrpo_answers.unit_tests.pool import SandboxedTests
+from dagrpo_answers.verifier import ProgramLimits
 
 Share = Callable[..., float | None]
 
 
 @pytest.fixture(scope="session")
 def sandboxes() -> Iterator[SandboxedTests]:
-    tests = SandboxedTests(UnitTests(seconds=1.0, memory_mb=256, parallel=2))
+    tests = SandboxedTests(ProgramLimits(seconds=1.0, memory_mb=256, parallel=2))
     try:
         tests.shares([("print(1)", '{"inputs": [""], "outputs": ["1"]}')], fractions=False)
     except UserError as error:

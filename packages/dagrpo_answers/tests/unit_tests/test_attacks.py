@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.rewards.unit_tests.conftest import Share
+from packages.dagrpo_answers.tests.unit_tests.conftest import Share
 
-from dagrpo.rewards.unit_tests.pool import SandboxedTests
+from dagrpo_answers.unit_tests.pool import SandboxedTests
 
 SECRET = 918273
 BESIDE = SECRET + 1

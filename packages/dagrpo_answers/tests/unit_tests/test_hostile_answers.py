@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.hostile import anything
 
-from dagrpo.rewards.unit_tests.running import TestRunner
-from dagrpo.rewards.unit_tests.tests_of_row import CallCase, CodeCase, InputCase, RowTests
+from dagrpo_answers.unit_tests.running import TestRunner
+from dagrpo_answers.unit_tests.tests_of_row import CallCase, CodeCase, InputCase, RowTests
 from dagrpo_sandbox import Result
 
 CASES = (

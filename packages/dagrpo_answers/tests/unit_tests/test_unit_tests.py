@@ -5,15 +5,16 @@ import json
 from typing import Any
 
 import pytest
+from packages.dagrpo_answers.tests.unit_tests.conftest import Share
 from tests.loopback import listening
-from tests.rewards.unit_tests.conftest import Share
 
-from dagrpo.core.errors import UserError
 from dagrpo.rewards.grading import Grader
-from dagrpo.rewards.unit_tests.pool import SandboxedTests
-from dagrpo.rewards.unit_tests.running import same_output
-from dagrpo.rewards.unit_tests.settings import UnitTests
-from dagrpo.rewards.unit_tests.tests_of_row import read_tests
+from dagrpo.rewards.unit_tests import UnitTests
+from dagrpo_answers.errors import UserError
+from dagrpo_answers.unit_tests.pool import SandboxedTests
+from dagrpo_answers.unit_tests.running import same_output
+from dagrpo_answers.unit_tests.tests_of_row import read_tests
+from dagrpo_answers.verifier import ProgramLimits
 from dagrpo_sandbox import Limits
 from dagrpo_sandbox.server import application
 
@@ -277,7 +278,7 @@ def test_a_sandbox_fusion_server_gives_the_same_shares() -> None:
 
     async def shares() -> list[float | None]:
         async with listening(application(Limits(), 1)) as url:
-            tests = SandboxedTests(UnitTests(sandbox_fusion=url))
+            tests = SandboxedTests(ProgramLimits(sandbox_fusion=url))
             found = await asyncio.to_thread(tests.shares, answers, fractions=True)
             await asyncio.to_thread(tests.close)
             return found

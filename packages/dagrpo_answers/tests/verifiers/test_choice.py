@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dagrpo.rewards.verifiers.choice import VERIFIER, extract
+from dagrpo_answers.verifiers.choice import VERIFIER, extract
 
 
 @pytest.mark.parametrize(

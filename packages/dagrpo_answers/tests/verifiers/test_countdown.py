@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dagrpo.rewards import arithmetic
-from dagrpo.rewards.verifiers.countdown import check, equal, extract, formatted
+from dagrpo_answers import arithmetic
+from dagrpo_answers.verifiers.countdown import check, equal, extract, formatted
 
 PUZZLE = '{"numbers": [3, 4, 6], "target": 24}'
 

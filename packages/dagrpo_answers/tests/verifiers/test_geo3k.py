@@ -9,7 +9,7 @@ from tests.rewards.attempts import attempt, scores
 
 from dagrpo.rewards.config import Reward
 from dagrpo.rewards.grading import Grader
-from dagrpo.rewards.verifiers.geo3k import formatted
+from dagrpo_answers.verifiers.geo3k import formatted
 
 FORM = re.compile(r"<think>.*</think>.*\\boxed\{.*\}.*", re.DOTALL)
 PIECES = st.lists(st.sampled_from(["<think>", "</think>", "\\boxed{", "}", "{", "1", "\n", " "]), max_size=10)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dagrpo.rewards.verifiers.gsm8k import equal, extract
+from dagrpo_answers.verifiers.gsm8k import equal, extract
 
 MINUS = "\u2212"
 FULL_WIDTH_18 = "\uff11\uff18"

@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.rewards.attempts import attempt
 
-from dagrpo.core.errors import UserError
 from dagrpo.rewards.config import Reward
 from dagrpo.rewards.grading import Grader, grade
-from dagrpo.rewards.instructions.checks import CHECKS, follows, loosened
-from dagrpo.rewards.instructions.languages import language
-from dagrpo.rewards.instructions.sentences import capital_words, sentence_count
-from dagrpo.rewards.verifiers.ifeval import VERIFIER
+from dagrpo_answers.errors import UserError
+from dagrpo_answers.instructions.checks import CHECKS, follows, loosened
+from dagrpo_answers.instructions.languages import language
+from dagrpo_answers.instructions.sentences import capital_words, sentence_count
+from dagrpo_answers.verifiers.ifeval import VERIFIER
 
 AT_LEAST, LESS = "at least", "less than"
 # Instruction, parameters, a text that follows it, one that does not.

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dagrpo.rewards.latex import equal
-from dagrpo.rewards.verifiers.math_dapo import VERIFIER, extract, formatted
+from dagrpo_answers.latex import equal
+from dagrpo_answers.verifiers.math_dapo import VERIFIER, extract, formatted
 
 # text -> strict, flexible, exact
 GOLDEN: list[tuple[str, str | None, str | None, str | None]] = [

@@ -51,8 +51,8 @@ PLACES = {
         attribute="TASK",
     ),
     Kind.VERIFIER: Place(
-        package="dagrpo.rewards.verifiers",
-        tests="tests/rewards/verifiers",
+        package="dagrpo_answers.verifiers",
+        tests="packages/dagrpo_answers/tests/verifiers",
         docs="docs/rewards.md",
         selected_by='reward: {{verifier: {name}}}, or a task with verifier="{name}"',
         attribute="VERIFIER",
@@ -121,7 +121,8 @@ def write(kind: Kind, name: str, package: Path | None) -> NewPlugin:
 
 def _write_here(kind: Kind, name: str) -> NewPlugin:
     place = PLACES[kind]
-    folder = Path("src", *place.package.split("."))
+    top = place.package.partition(".")[0]
+    folder = Path("src" if top == "dagrpo" else f"packages/{top}/src", *place.package.split("."))
     if not folder.is_dir():
         raise UserError(
             f"{Path.cwd()} is not the repository of dagrpo: name the folder of a package of yours with --package."

@@ -11,7 +11,7 @@ from dagrpo.data.raw_row import RawRow
 from dagrpo.data.source import Source
 from dagrpo.data.source_task import sourced_task
 from dagrpo.data.task import chat
-from dagrpo.rewards.verifiers.gsm8k import extract
+from dagrpo_answers.verifiers.gsm8k import extract
 
 SOURCE = Source(
     repository="openai/gsm8k",

@@ -10,7 +10,7 @@ from dagrpo.data.raw_row import RawRow
 from dagrpo.data.source import Source
 from dagrpo.data.source_task import sourced_task
 from dagrpo.data.task import chat
-from dagrpo.rewards.reading import last_boxed
+from dagrpo_answers.reading import last_boxed
 
 MATH = Source(
     repository="DigitalLearningGmbH/MATH-lighteval",

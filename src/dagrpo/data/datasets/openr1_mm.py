@@ -6,7 +6,7 @@ from dagrpo.data.raw_row import RawRow
 from dagrpo.data.source import Source
 from dagrpo.data.source_task import sourced_task
 from dagrpo.data.task import chat
-from dagrpo.rewards.reading import answer_tag
+from dagrpo_answers.reading import answer_tag
 
 SOURCE = Source(
     repository="lmms-lab/multimodal-open-r1-8k-verified",

@@ -11,8 +11,8 @@ from dagrpo.core.errors import UserError
 from dagrpo.core.types import Row
 from dagrpo.data.filters.sieve import Sieve
 from dagrpo.data.filters.text import exact_identity, identity
-from dagrpo.rewards.own_text import answer_text
 from dagrpo.rewards.verifiers import get_verifier
+from dagrpo_answers.own_text import answer_text
 
 UNREADABLE = "unreadable answer"
 CONFLICTING = "conflicting answers"

@@ -2,8 +2,8 @@
 
 from dagrpo.core.trajectory import GradedTrajectory
 from dagrpo.rewards.components import Component, Weighted
-from dagrpo.rewards.own_text import answer_text, own_text
 from dagrpo.rewards.verifiers import get_verifier
+from dagrpo_answers.own_text import answer_text, own_text
 
 
 class Config(Weighted):

@@ -7,8 +7,8 @@ dialogue.
 from collections.abc import Sequence
 
 from dagrpo.core.types import Row
-from dagrpo.rewards.verifiers.gsm8k import equal, extract
 from dagrpo.tools.simulated_users import Interaction
+from dagrpo_answers.verifiers.gsm8k import equal, extract
 
 WRONG = "Your answer is wrong. Go over your reasoning again, and give your new answer in the form `#### <answer>`."
 

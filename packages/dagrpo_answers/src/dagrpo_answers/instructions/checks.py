@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dagrpo.rewards.instructions.languages import CODES, language
-from dagrpo.rewards.instructions.sentences import capital_words, sentence_count
+from dagrpo_answers.instructions.languages import CODES, language
+from dagrpo_answers.instructions.sentences import capital_words, sentence_count
 
 RELATIONS = ("less than", "at least")
 OPTIONS = ("My answer is yes.", "My answer is no.", "My answer is maybe.")

@@ -2,7 +2,7 @@ r"""MATH's own comparison of texts, on the last `\boxed{...}`."""
 
 import re
 
-from dagrpo.rewards.scorers import OF_MATH, Scorer
+from dagrpo_answers.scorers import OF_MATH, Scorer
 
 _REPLACED = (
     ("\n", ""),

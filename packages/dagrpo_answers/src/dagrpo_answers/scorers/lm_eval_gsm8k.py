@@ -2,7 +2,7 @@
 
 import re
 
-from dagrpo.rewards.scorers import OF_GSM8K, Scorer
+from dagrpo_answers.scorers import OF_GSM8K, Scorer
 
 SOURCE = "lm-evaluation-harness 0.4.13, tasks/gsm8k/gsm8k.yaml version 3.0 (MIT)"
 

@@ -3,7 +3,7 @@ r"""The library math-verify by its own defaults, on the whole completion.
 `verify(parse("\\boxed{ground truth}"), parse(completion))`: worker.py calls it, within limits of time and memory.
 """
 
-from dagrpo.rewards.scorers import OF_MATH, Scorer
+from dagrpo_answers.scorers import OF_MATH, Scorer
 
 
 def undecided(completion: str, ground_truth: str) -> None:

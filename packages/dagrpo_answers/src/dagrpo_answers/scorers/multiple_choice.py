@@ -3,7 +3,7 @@
 import re
 from string import punctuation
 
-from dagrpo.rewards.scorers import Scorer
+from dagrpo_answers.scorers import Scorer
 
 _STATED = re.compile(r"answer is \(?([A-J])\)?")
 _LINE = re.compile(r"[aA]nswer:\s*+([A-J])")

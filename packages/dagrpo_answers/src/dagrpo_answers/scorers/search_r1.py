@@ -3,8 +3,8 @@
 import re
 import string
 
-from dagrpo.rewards.scorers import Scorer
-from dagrpo.rewards.text_match import texts_of
+from dagrpo_answers.scorers import Scorer
+from dagrpo_answers.text_match import texts_of
 
 _ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 _END = "</answer>"

@@ -2,7 +2,7 @@
 
 import re
 
-from dagrpo.rewards.scorers import OF_GSM8K, Scorer
+from dagrpo_answers.scorers import OF_GSM8K, Scorer
 
 SOURCE = "verl 0.9.1, utils/reward_score/gsm8k.py (Apache-2.0)"
 CHARACTERS = 300

@@ -5,7 +5,7 @@ The last `Answer:` in 300 characters, by Minerva's normalisation.
 
 import re
 
-from dagrpo.rewards.scorers import OF_MATH, Scorer
+from dagrpo_answers.scorers import OF_MATH, Scorer
 
 CHARACTERS = 300
 CHARACTERS_OF_A_BOX = 100

@@ -6,11 +6,10 @@ from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, TypeVar
 
-from dagrpo.core.errors import UserError
-from dagrpo.rewards.unit_tests.running import Run, TestRunner
-from dagrpo.rewards.unit_tests.settings import UnitTests
-from dagrpo.rewards.unit_tests.tests_of_row import read_tests
-from dagrpo.utils.machine import memory_of_machine, processors
+from dagrpo_answers.errors import UserError
+from dagrpo_answers.unit_tests.running import Run, TestRunner
+from dagrpo_answers.unit_tests.tests_of_row import read_tests
+from dagrpo_answers.verifier import ProgramLimits
 from dagrpo_sandbox import Limits, Result, SandboxPool, SandboxUnavailable
 
 OUTPUT_BYTES = 8 << 20  # of one test
@@ -22,8 +21,8 @@ T = TypeVar("T")
 class SandboxedTests:
     """Sandboxes in a separate thread, started when first needed, and the latest shares; callers may be any threads."""
 
-    def __init__(self, settings: UnitTests) -> None:
-        self._settings = settings
+    def __init__(self, limits: ProgramLimits) -> None:
+        self._limits = limits
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stack = AsyncExitStack()
@@ -71,21 +70,17 @@ class SandboxedTests:
         return await asyncio.gather(*work)
 
     async def _open(self) -> TestRunner:
-        run = await self._stack.enter_async_context(_sandboxes(self._settings))
-        return TestRunner(run, self._settings.seconds, self._settings.memory_mb)
+        run = await self._stack.enter_async_context(_sandboxes(self._limits))
+        return TestRunner(run, self._limits.seconds, self._limits.memory_mb)
 
 
 @asynccontextmanager
-async def _sandboxes(settings: UnitTests) -> AsyncIterator[Run]:
-    limits = Limits(
-        seconds=settings.seconds,
-        memory_mb=settings.memory_mb,
-        processes=settings.processes,
-        output_bytes=OUTPUT_BYTES,
+async def _sandboxes(limits: ProgramLimits) -> AsyncIterator[Run]:
+    each = Limits(
+        seconds=limits.seconds, memory_mb=limits.memory_mb, processes=limits.processes, output_bytes=OUTPUT_BYTES
     )
-    if settings.sandbox_fusion is None:
-        fitting = max(1, memory_of_machine() // (settings.memory_mb << 20))
-        async with SandboxPool(limits, size=settings.parallel or min(processors(), fitting)) as pool:
+    if limits.sandbox_fusion is None:
+        async with SandboxPool(each, size=limits.parallel) as pool:
             yield pool.run
         return
     from aiohttp import ClientSession
@@ -93,7 +88,7 @@ async def _sandboxes(settings: UnitTests) -> AsyncIterator[Run]:
     from dagrpo_sandbox.fusion import FusionClient
 
     async with ClientSession() as session:
-        yield _patient(FusionClient(settings.sandbox_fusion, session, limits).run, settings.parallel or processors())
+        yield _patient(FusionClient(limits.sandbox_fusion, session, each).run, limits.parallel)
 
 
 def _patient(client: Run, parallel: int) -> Run:

@@ -10,7 +10,7 @@ import os
 import sys
 from typing import Any
 
-from dagrpo.rewards.unit_tests.plain import NotPlain, decoded, encoded, limit, own_output, silence
+from dagrpo_answers.unit_tests.plain import NotPlain, decoded, encoded, limit, own_output, silence
 
 MUTABLE = (list, dict, set, bytearray)
 

@@ -12,9 +12,9 @@ from collections.abc import Awaitable, Mapping, Sequence
 from types import ModuleType
 from typing import Any, Protocol
 
-from dagrpo.rewards.unit_tests import plain, program_side, test_side
-from dagrpo.rewards.unit_tests.plain import NotPlain, encoded, read_lines
-from dagrpo.rewards.unit_tests.tests_of_row import IMPORTS, CallCase, CodeCase, InputCase, RowTests
+from dagrpo_answers.unit_tests import plain, program_side, test_side
+from dagrpo_answers.unit_tests.plain import NotPlain, encoded, read_lines
+from dagrpo_answers.unit_tests.tests_of_row import IMPORTS, CallCase, CodeCase, InputCase, RowTests
 from dagrpo_sandbox import Result
 
 ROUNDS = 32  # of calls that depend on the results of others, in tests that are code
@@ -40,7 +40,7 @@ class Stopped(Exception):
 def _text_of(*modules: ModuleType) -> str:
     """Return the program of one side, without imports of the package, which is not in the sandbox."""
     lines = [line for module in modules for line in inspect.getsource(module).splitlines()]
-    return "\n".join(line for line in lines if not line.startswith("from dagrpo."))
+    return "\n".join(line for line in lines if not line.startswith("from dagrpo_answers."))
 
 
 PROGRAM_SIDE, TEST_SIDE = _text_of(plain, program_side), _text_of(plain, test_side)

@@ -12,7 +12,7 @@ import random
 import sys
 from typing import Any
 
-from dagrpo.rewards.unit_tests.plain import NotPlain, decoded, encoded, limit, own_output
+from dagrpo_answers.unit_tests.plain import NotPlain, decoded, encoded, limit, own_output
 
 MOST_CALLS = 20_000
 UNARY = "neg pos abs invert round trunc floor ceil enter"

@@ -12,8 +12,8 @@ from decimal import Decimal
 from functools import lru_cache
 from typing import Any, Literal
 
-from dagrpo.core.errors import UserError
-from dagrpo.rewards.unit_tests.plain import DEEPEST, levels_of
+from dagrpo_answers.errors import UserError
+from dagrpo_answers.unit_tests.plain import DEEPEST, levels_of
 
 Language = Literal["python", "bash"]
 FORMS = "HumanEval (prompt, test, entry_point), MBPP (test_list) or prime_code (inputs, outputs, fn_name)"

@@ -2,10 +2,9 @@
 
 import re
 
-from dagrpo.core.errors import UserError
-from dagrpo.core.section import Extractor
-from dagrpo.rewards.reading import last_boxed
-from dagrpo.rewards.verifier import Verifier
+from dagrpo_answers.errors import UserError
+from dagrpo_answers.reading import last_boxed
+from dagrpo_answers.verifier import Extractor, Verifier
 
 LETTERS = "ABCDEFGHIJ"
 _WORD = "[^\\W\u4e00-\u9fff]"  # a letter that makes a longer word; not a Chinese one

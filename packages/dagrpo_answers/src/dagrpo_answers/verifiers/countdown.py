@@ -8,11 +8,10 @@ import json
 from dataclasses import dataclass
 from functools import lru_cache
 
-from dagrpo.core.errors import UserError
-from dagrpo.core.section import Extractor
-from dagrpo.rewards.arithmetic import parse
-from dagrpo.rewards.reading import answer_line, answer_tag, only_answer_tag
-from dagrpo.rewards.verifier import Verifier
+from dagrpo_answers.arithmetic import parse
+from dagrpo_answers.errors import UserError
+from dagrpo_answers.reading import answer_line, answer_tag, only_answer_tag
+from dagrpo_answers.verifier import Extractor, Verifier
 
 LARGEST = 10**30
 

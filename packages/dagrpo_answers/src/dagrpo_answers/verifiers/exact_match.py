@@ -1,7 +1,7 @@
 """exact_match: a short answer equals one of the accepted texts."""
 
-from dagrpo.rewards.text_match import accepted_texts, check, extract, formatted, normalise, same
-from dagrpo.rewards.verifier import Verifier
+from dagrpo_answers.text_match import accepted_texts, check, extract, formatted, normalise, same
+from dagrpo_answers.verifier import Verifier
 
 
 def equal(answer: str, ground_truth: str) -> bool:

@@ -8,17 +8,16 @@ than the number they begin with.
 import re
 import unicodedata
 
-from dagrpo.core.errors import UserError
-from dagrpo.core.section import Extractor
-from dagrpo.rewards.calculations import without_calculations
-from dagrpo.rewards.chinese import changes_the_last, without_words
-from dagrpo.rewards.dressing import without_end_tokens
-from dagrpo.rewards.numbers import CURRENCIES, GROUPED, MINUS_SIGNS, normalise, plain_number, truth_number
-from dagrpo.rewards.prose import last_form
-from dagrpo.rewards.spelled import spelled_first
-from dagrpo.rewards.symbols import to_latex
-from dagrpo.rewards.verifier import Verifier
-from dagrpo.rewards.words import changes_a_number, unit_of
+from dagrpo_answers.calculations import without_calculations
+from dagrpo_answers.chinese import changes_the_last, without_words
+from dagrpo_answers.dressing import without_end_tokens
+from dagrpo_answers.errors import UserError
+from dagrpo_answers.numbers import CURRENCIES, GROUPED, MINUS_SIGNS, normalise, plain_number, truth_number
+from dagrpo_answers.prose import last_form
+from dagrpo_answers.spelled import spelled_first
+from dagrpo_answers.symbols import to_latex
+from dagrpo_answers.verifier import Extractor, Verifier
+from dagrpo_answers.words import changes_a_number, unit_of
 
 MARK = "####"
 

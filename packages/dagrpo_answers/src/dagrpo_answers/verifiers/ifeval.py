@@ -5,10 +5,9 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from dagrpo.core.errors import UserError
-from dagrpo.core.section import Extractor
-from dagrpo.rewards.instructions.checks import MOST_INSTRUCTIONS, follows, loosened, mistake
-from dagrpo.rewards.verifier import Verifier
+from dagrpo_answers.errors import UserError
+from dagrpo_answers.instructions.checks import MOST_INSTRUCTIONS, follows, loosened, mistake
+from dagrpo_answers.verifier import Extractor, Verifier
 
 
 def extract(text: str, extractor: Extractor) -> str | None:

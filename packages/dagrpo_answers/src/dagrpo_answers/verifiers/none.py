@@ -1,7 +1,6 @@
 """none: a task without right answers, for rewards that models give."""
 
-from dagrpo.core.section import Extractor
-from dagrpo.rewards.verifier import Verifier
+from dagrpo_answers.verifier import Extractor, Verifier
 
 
 def extract(text: str, extractor: Extractor) -> str | None:

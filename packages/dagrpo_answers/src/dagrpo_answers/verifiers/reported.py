@@ -1,7 +1,6 @@
 """reported: the verdict of the program or environment; no text is read."""
 
-from dagrpo.core.section import Extractor
-from dagrpo.rewards.verifier import Verifier
+from dagrpo_answers.verifier import Extractor, Verifier
 
 
 def extract(text: str, extractor: Extractor) -> str | None:

@@ -2,8 +2,8 @@
 
 import re
 
-from dagrpo.rewards.text_match import accepted_texts, check, extract, formatted, normalise, same
-from dagrpo.rewards.verifier import Verifier
+from dagrpo_answers.text_match import accepted_texts, check, extract, formatted, normalise, same
+from dagrpo_answers.verifier import Verifier
 
 _OF_A_WORD = r"!-~\u00b1\u00b7\u00c0-\u0dff\u2248\u2260\u2264\u2265"  # scripts without spaces begin beyond, with Thai
 _BOUNDARY = re.compile(rf"(?<![{_OF_A_WORD}])|(?![{_OF_A_WORD}])")

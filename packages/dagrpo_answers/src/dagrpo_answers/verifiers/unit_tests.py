@@ -3,10 +3,9 @@
 Nothing is compared in this process but texts and numbers (unit_tests/running.py).
 """
 
-from dagrpo.core.section import Extractor
-from dagrpo.rewards.unit_tests.pool import SandboxedTests
-from dagrpo.rewards.unit_tests.tests_of_row import read_tests
-from dagrpo.rewards.verifier import Verifier
+from dagrpo_answers.unit_tests.pool import SandboxedTests
+from dagrpo_answers.unit_tests.tests_of_row import read_tests
+from dagrpo_answers.verifier import Extractor, Verifier
 
 FENCE = "```"
 
