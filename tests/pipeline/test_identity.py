@@ -162,4 +162,12 @@ def test_a_package_has_the_names_of_the_repository_wherever_it_is_installed() ->
 
 
 def test_a_module_that_a_process_is_started_with_is_code() -> None:
-    assert "src/dagrpo/rewards/worker.py" in code_of("dagrpo.pipeline.stages.score")
+    assert "packages/dagrpo_answers/src/dagrpo_answers/worker.py" in code_of("dagrpo.pipeline.stages.score")
+
+
+def test_an_edit_to_the_grammar_of_answers_trains_and_scores_again() -> None:
+    grammar = "packages/dagrpo_answers/src/dagrpo_answers/comparing.py"
+    assert _stages_with(grammar, Params()) == {"difficulty", "train", "score", "report"}
+    chosen = "packages/dagrpo_answers/src/dagrpo_answers/verifiers/math.py"
+    assert _stages_with(chosen, Params()) == set()
+    assert _stages_with(chosen, parse({"reward": {"verifier": "math"}})) == {"train"}

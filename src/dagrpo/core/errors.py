@@ -1,6 +1,6 @@
-"""Errors that are reported by their message. A stage that ends with a UserError is not started again.
+"""Errors that are reported by their message.
 
-All other exceptions are bugs, and shown with their traceback.
+A stage that ends with a UserError is not started again. All other exceptions are bugs, and shown with their traceback.
 """
 
 from dagrpo_answers.errors import UserError, place_of_code, require_arguments

@@ -1,4 +1,4 @@
-"""Extract answers from what language models write, and compare them with ground truths.
+"""Extract answers from language models' texts, and compare them.
 
 `verify` and `Judge` are imported when first asked for, with the grammar behind them.
 """

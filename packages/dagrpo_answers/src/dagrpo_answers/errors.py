@@ -1,4 +1,4 @@
-"""The error for what a user can fix, and checks of functions that a user has written."""
+"""The error for what a user can fix."""
 
 import inspect
 

@@ -1,4 +1,7 @@
-"""Verdicts on texts: a verifier extracts and compares answers in this process, and worker processes run math-verify."""
+"""Verdicts on batches of texts.
+
+A verifier extracts and compares answers in this process, and worker processes run math-verify.
+"""
 
 import threading
 from collections.abc import Mapping, Sequence
