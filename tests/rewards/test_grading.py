@@ -6,11 +6,11 @@ from collections.abc import Sequence
 import psutil
 import pytest
 
-from dagrpo.core.types import Score, Verdict
+from dagrpo.core.types import Score
 from dagrpo.evaluation.statistics import majority_correct
 from dagrpo.rewards import grading
 from dagrpo.rewards.grading import Grader, worker_count
-from dagrpo_answers.verifier import Extractor
+from dagrpo_answers.verifier import Extractor, Verdict
 
 # text, ground truth, verifier, answer, verdict
 BATCH: list[tuple[str, str, str, str | None, Verdict]] = [

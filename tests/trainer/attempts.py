@@ -3,7 +3,8 @@
 from tests.rollout.problems import problem
 
 from dagrpo.core.trajectory import GradedTrajectory, TokenSample, Trajectory
-from dagrpo.core.types import Score, Verdict
+from dagrpo.core.types import Score
+from dagrpo_answers.verifier import Verdict
 
 
 def graded(index: int, sample: int, *, reward: float, correct: bool = False, tokens: int = 1) -> GradedTrajectory:

@@ -13,7 +13,7 @@ from tests.trainer.computed import COMPUTED
 
 from dagrpo.core.errors import UserError
 from dagrpo.core.trajectory import GradedTrajectory, Prompt, TokenSample, Trajectory
-from dagrpo.core.types import Score, Verdict
+from dagrpo.core.types import Score
 from dagrpo.rollout.table import without_discarded
 from dagrpo.trainer.metrics.clock import Clock
 from dagrpo.trainer.metrics.step import in_brief, rollout_rows, step_metrics
@@ -25,6 +25,7 @@ from dagrpo.trainer.update.stats import UpdateStats
 from dagrpo.utils.distributed import single_process
 from dagrpo.utils.files import read_json
 from dagrpo.utils.tables import read_parquet
+from dagrpo_answers.verifier import Verdict
 
 
 def _graded(index: int, tokens: int, reward: float, *, correct: bool) -> GradedTrajectory:

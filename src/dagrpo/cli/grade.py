@@ -14,14 +14,14 @@ from rich.table import Table
 
 from dagrpo.config.schema import read_params
 from dagrpo.core.errors import UserError
-from dagrpo.core.types import Score, Verdict
+from dagrpo.core.types import Score
 from dagrpo.data.task import get_task
 from dagrpo.evaluation.config import Scoring
 from dagrpo.rewards.grading import Grader
 from dagrpo.rewards.verifiers import get_verifier
 from dagrpo.utils.console import VisibleConsole
 from dagrpo.utils.files import read_text
-from dagrpo_answers.verifier import Extractor
+from dagrpo_answers.verifier import Extractor, Verdict
 
 PARAMS = Path("params.yaml")
 DEFAULTS = Scoring()

@@ -13,13 +13,14 @@ from pathlib import Path
 import pyarrow as pa
 
 from dagrpo.core.trajectory import GradedTrajectory, Trajectory
-from dagrpo.core.types import Row, Verdict
+from dagrpo.core.types import Row
 from dagrpo.data.schema import from_table, to_table
 from dagrpo.evaluation.pass_rates import PASS_RATES
 from dagrpo.evaluation.sampling import SplitAttempts, attempt_split, opened
 from dagrpo.rewards.config import Reward
 from dagrpo.rewards.grading import Grader, grade
 from dagrpo.utils.tables import read_parquet, write_parquet
+from dagrpo_answers.verifier import Verdict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

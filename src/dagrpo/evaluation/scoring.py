@@ -14,7 +14,6 @@ import pyarrow.compute as pc
 
 from dagrpo.core.errors import UserError
 from dagrpo.core.trajectory import GREEDY
-from dagrpo.core.types import Verdict
 from dagrpo.evaluation import conversations, verdicts
 from dagrpo.evaluation.config import Scoring
 from dagrpo.evaluation.outcomes import (
@@ -35,7 +34,7 @@ from dagrpo.rewards.grading import Grader, worker_count
 from dagrpo.rewards.scorers import SCORERS
 from dagrpo.rewards.verifiers import get_verifier
 from dagrpo.rollout.table import ROLLOUTS, blind, read_table, sighted
-from dagrpo_answers.verifier import Extractor, Parts
+from dagrpo_answers.verifier import Extractor, Parts, Verdict
 
 OF_BLIND = "correct_without_pictures"
 MOST_WORKERS = 8  # scores of many tasks and seeds are graded side by side

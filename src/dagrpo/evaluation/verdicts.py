@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from dagrpo.core.types import Score
 from dagrpo.rewards.grading import Grader
-from dagrpo.rewards.scorers import Scorer
+from dagrpo_answers.scorers import Scorer
 from dagrpo_answers.verifier import Extractor
 
 MOST_COMPARED = 40  # different wrong answers to one problem; others vote by their texts

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from dagrpo.core.types import Verdict
+from dagrpo_answers.verifier import Verdict
 
 TOTAL = "reward"  # the name of a program's whole reward
 LARGEST = 1e30  # fits into 32 bits

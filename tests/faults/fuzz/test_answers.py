@@ -18,10 +18,9 @@ from packages.dagrpo_answers.tests.test_notations import ground_truths
 from tests.faults.fuzz.formulas import Formula, formulas, spelled
 from tests.faults.fuzz.inputs import fuzzed
 
-from dagrpo.core.types import Verdict
 from dagrpo.rewards.grading import Grader
 from dagrpo_answers.latex import equal
-from dagrpo_answers.verifier import Extractor
+from dagrpo_answers.verifier import Extractor, Verdict
 
 TEXTS_OF_AN_EXAMPLE = 3
 PLACES: tuple[tuple[str, Extractor, str], ...] = (

@@ -11,8 +11,9 @@ from tests.rewards.attempts import attempt
 from dagrpo.config.schema import Params
 from dagrpo.core.errors import UserError
 from dagrpo.core.trajectory import GradedTrajectory
-from dagrpo.core.types import CallStatus, Score, StopReason, ToolCall, Verdict
+from dagrpo.core.types import CallStatus, Score, StopReason, ToolCall
 from dagrpo.rewards.components import COMPONENTS, value_of
+from dagrpo_answers.verifier import Verdict
 
 
 def call(status: CallStatus) -> ToolCall:

@@ -6,8 +6,8 @@ from pydantic import Field
 
 from dagrpo.core.section import Factor
 from dagrpo.core.trajectory import GradedTrajectory
-from dagrpo.core.types import Verdict
 from dagrpo.rewards.components import Component, Weighted
+from dagrpo_answers.verifier import Verdict
 
 
 class Config(Weighted):
