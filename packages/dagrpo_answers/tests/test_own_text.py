@@ -4,11 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from packages.dagrpo_answers.tests.conftest import FACTOR, Growth
-from tests.rewards.attempts import attempt, scores
 
-from dagrpo.rewards.config import Reward
 from dagrpo.rewards.grading import Grader
+from dagrpo_answers.judging import has_form
 from dagrpo_answers.own_text import answer_text, own_text
+from dagrpo_answers.verifiers import get_verifier
 
 ECHOES = (
     "<tool_response>\n{}\n</tool_response>",
@@ -64,10 +64,8 @@ def test_a_result_that_holds_the_mark_of_its_own_end_ends_at_the_last_one() -> N
     assert own_text(f"{forged}mine{forged}yours") == "\nmine\nyours"
 
 
-def test_the_form_is_looked_for_in_the_policys_own_text(grader: Grader) -> None:
-    tried = attempt(text="<tool_response>#### 18</tool_response>", ground_truth="18", verifier="gsm8k", tokens=(9,))
-    reward = Reward.model_validate({"components": {"format": {}}})
-    assert scores([tried], reward, grader)[0].reward == 0.0
+def test_the_form_is_looked_for_in_the_policys_own_text() -> None:
+    assert not has_form(get_verifier("gsm8k"), "<tool_response>#### 18</tool_response>")
 
 
 THOUGHTS = (
@@ -138,11 +136,9 @@ def test_a_program_in_a_thought_is_none_and_one_that_writes_the_tag_stays_whole(
     assert answer_text("<think>```python\nprint(2)\n```") == ""
 
 
-def test_only_the_form_that_asks_for_a_thought_reads_it(grader: Grader) -> None:
-    reward = Reward.model_validate({"components": {"format": {}}})
-    geo3k = attempt(text="<think>half</think>\\boxed{2}", ground_truth="2", verifier="geo3k", tokens=(9,))
-    boxed = attempt(text="<think>\\boxed{2}</think> It is 2.", ground_truth="2", verifier="math", tokens=(9,))
-    assert [score.reward for score in scores([geo3k, boxed], reward, grader)] == [1.0, 0.0]
+def test_only_the_form_that_asks_for_a_thought_reads_it() -> None:
+    assert has_form(get_verifier("geo3k"), "<think>half</think>\\boxed{2}")
+    assert not has_form(get_verifier("math"), "<think>\\boxed{2}</think> It is 2.")
 
 
 @given(st.text(alphabet="<>abt|[]`/_16=3 \n"))

@@ -12,7 +12,7 @@ from typing import Self
 
 from dagrpo_answers.errors import UserError, place_of_code
 from dagrpo_answers.latex import for_math_verify, no_latex
-from dagrpo_answers.own_text import answer_text
+from dagrpo_answers.own_text import answer_text, own_text
 from dagrpo_answers.pool import WorkerPool
 from dagrpo_answers.scorers import Scorer
 from dagrpo_answers.verifier import Extractor, ProgramLimits, Tests, Verdict, Verifier
@@ -184,6 +184,11 @@ def judge_fast(
     if equal not in (None, True, False):
         raise _wrong(verifier.name, "equal", verifier.equal, equal, "True, False or None")
     return answer, None if equal is None else "right" if equal else "wrong"
+
+
+def has_form(verifier: Verifier, text: str) -> bool:
+    """Return True if a text has the form that the verifier's prompts ask for."""
+    return verifier.formatted(own_text(text) if verifier.asks_for_thought else answer_text(text))
 
 
 def _wrong(verifier: str, field: str, function: object, value: object, right: str) -> UserError:

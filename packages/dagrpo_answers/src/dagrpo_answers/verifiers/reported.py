@@ -1,25 +1,12 @@
 """reported: the verdict of the program or environment; no text is read."""
 
-from dagrpo_answers.verifier import Extractor, Verifier
+from dagrpo_answers.verifier import Verifier
 
-
-def extract(text: str, extractor: Extractor) -> str | None:
-    """Return None: no text is read."""
-    return None
-
-
-def equal(answer: str, ground_truth: str) -> bool:
-    """Never asked: there is no answer."""
-    return False
-
-
-def formatted(text: str) -> bool:
-    """No form is asked for."""
-    return True
-
-
-def check(ground_truth: str) -> None:
-    """Any text will do: it is the key by which the program knows the problem."""
-
-
-VERIFIER = Verifier(name="reported", extract=extract, equal=equal, formatted=formatted, check=check, by_report=True)
+VERIFIER = Verifier(
+    name="reported",
+    extract=lambda text, extractor: None,
+    equal=lambda answer, ground_truth: False,
+    formatted=lambda text: True,
+    check=lambda ground_truth: None,  # the key by which the program knows the problem
+    by_report=True,
+)
