@@ -170,4 +170,4 @@ def test_an_edit_to_the_grammar_of_answers_trains_and_scores_again() -> None:
     assert _stages_with(grammar, Params()) == {"difficulty", "train", "score", "report"}
     chosen = "packages/dagrpo_answers/src/dagrpo_answers/verifiers/math.py"
     assert _stages_with(chosen, Params()) == set()
-    assert _stages_with(chosen, parse({"reward": {"verifier": "math"}})) == {"train"}
+    assert _stages_with(chosen, parse({"reward": {"verifier": "math"}})) == {"prepare", "difficulty", "train", "score"}

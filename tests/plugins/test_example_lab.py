@@ -78,7 +78,7 @@ def test_code_identity_starts_at_what_is_selected() -> None:
         "fresh_tool": [],
         "interaction": [],
         "backend": ["dagrpo.trainer.backends.fsdp"],
-        "engine": ["dagrpo.engine.sglang"],
+        "engine": ["dagrpo.engine.sglang", "dagrpo_sglang_adapters.*", "dagrpo_sglang_cpu.*"],
         "teacher_engine": [],
         "reward_engine": [],
     }

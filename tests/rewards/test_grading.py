@@ -6,10 +6,13 @@ from collections.abc import Sequence
 import psutil
 import pytest
 
+from dagrpo.core.errors import UserError
 from dagrpo.core.types import Score
+from dagrpo.data.task import get_task
 from dagrpo.evaluation.statistics import majority_correct
 from dagrpo.rewards import grading
 from dagrpo.rewards.grading import Grader, worker_count
+from dagrpo.rewards.verifiers import get_verifier
 from dagrpo_answers.verifier import Extractor, Verdict
 
 # text, ground truth, verifier, answer, verdict
@@ -130,3 +133,11 @@ def test_there_are_as_many_workers_as_processors_and_memory_allow(
     monkeypatch.setattr(grading, "processors", lambda: cores)
     monkeypatch.setattr(grading, "memory_of_machine", lambda: gibibytes << 30)
     assert worker_count() == count
+
+
+def test_the_former_name_of_the_verifier_math_is_refused_with_both_of_its_successors() -> None:
+    with pytest.raises(
+        UserError, match=r"now called `math`.* scorer, `evaluation\.scoring: \{also: \[math_verify\]\}`"
+    ):
+        get_verifier("math_verify")
+    assert get_task("aime_2024").verifier == "math"
