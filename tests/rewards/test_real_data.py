@@ -74,14 +74,3 @@ def test_every_ground_truth_of_geometry_3k_can_be_compared_with(data_folder: Pat
 def test_every_ground_truth_of_aime_can_be_compared_with(year: int, data_folder: Path) -> None:
     for row in _rows(data_folder / f"aime/aime_{year}.jsonl"):
         get_verifier("math_dapo").check(str(row["answer"]))
-
-
-@pytest.mark.parametrize("split", ["train", "test"])
-def test_verls_own_ground_truths_of_gsm8k_are_the_ones_here(split: str, data_folder: Path, grader: Grader) -> None:
-    path = data_folder / f"gsm8k/{split}.jsonl"
-    if not path.exists():
-        pytest.skip(f"{path} is missing: set DAGRPO_DATA to a folder with copies")
-    solutions = [json.loads(line)["answer"] for line in path.read_text(encoding="utf-8").splitlines()]
-    truths = [solution.rpartition("#### ")[2].replace(",", "") for solution in solutions]
-    answers = grader.judge(solutions, truths, ["gsm8k"] * len(truths), "strict")
-    assert [answer.extracted for answer in answers] == truths

@@ -1,7 +1,7 @@
 """The components of a reward, computed by hand."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, get_args
 
@@ -171,3 +171,21 @@ def test_no_value_is_outside_of_the_limits_of_its_component(name: str) -> None:
     assert max(values) <= highest
     if name == "accuracy":
         assert (lowest, highest) == (min(values), max(values)) == (-1.0, 2.0)
+
+
+@pytest.mark.parametrize(
+    ("rewards", "name", "value"),
+    [
+        ({}, "", 0.0),
+        ({"a": 0.5, "b": 0.25}, "", 0.75),
+        ({"a": 0.5, "reward": 2.0}, "", 2.0),
+        ({"a": 0.5, "reward": 2.0}, "a", 0.5),
+        ({"a": 0.5}, "b", 0.0),
+    ],
+)
+def test_reported_is_the_reward_of_that_name_or_the_whole(
+    rewards: Mapping[str, float], name: str, value: float
+) -> None:
+    score = Score(extracted=None, verdict="wrong", verifier="gsm8k")
+    graded = GradedTrajectory(trajectory=attempt(reported=rewards), score=score)
+    assert value_of("reported", graded, COMPONENTS.get("reported").config.model_validate({"name": name})) == value
