@@ -5,14 +5,13 @@ import signal
 import subprocess
 import time
 from pathlib import Path
-from queue import SimpleQueue
 
 import pytest
 from tests.tracking.conftest import StartStage, stage_record
 
 from dagrpo.core.errors import Terminated, UserError
 from dagrpo.tracking import attempt
-from dagrpo.tracking.attempt import FOLDER, follow_jobs, leave_database_to_the_head, noted, works_in_a_job
+from dagrpo.tracking.attempt import FOLDER, leave_database_to_the_head, noted, works_in_a_job
 from dagrpo.tracking.curve import Curve, read_curve
 from dagrpo.tracking.execution import unfinished
 from dagrpo.utils.files import read_object
@@ -90,15 +89,6 @@ def test_the_head_follows_a_stage_of_its_experiment_that_works_in_a_job(
         assert works_in_a_job(note, {"another", record["experiment"]})
         assert not works_in_a_job(note, {"another"})
     assert not works_in_a_job(note, {"another", record["experiment"]})
-
-
-def test_one_thread_looks_for_the_jobs_of_all_cells_of_a_sweep(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    looks: SimpleQueue[set[str]] = SimpleQueue()
-    monkeypatch.setattr(attempt, "_follow_jobs", looks.put)
-    monkeypatch.setenv("DAGRPO_TRACKING", "on")
-    cells = {f"tiny-{number}" for number in range(1000)}
-    follow_jobs(cells)
-    assert looks.get(timeout=30) == cells
 
 
 def test_an_unknown_mode_is_refused_in_a_sentence(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:

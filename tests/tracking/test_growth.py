@@ -13,7 +13,6 @@ from tests.tracking.conftest import (
     STARTED,
     execution,
     finish,
-    parent_runs,
     stage_record,
     stage_runs,
     trained,
@@ -24,37 +23,8 @@ from tests.tracking.test_pages import page
 from dagrpo.tracking import record
 from dagrpo.tracking.contents import Artifact, Contents, Summary
 from dagrpo.tracking.curve import Step
-from dagrpo.tracking.runs import PARENT, Runs, open_experiment
-from dagrpo.tracking.store import open_client
-from dagrpo.tracking.store_address import tracking_uri
+from dagrpo.tracking.runs import Runs, open_experiment
 from dagrpo.tracking.sync import record_what_is_new, sync, try_to_sync
-
-
-def _add_siblings(project: Path, count: int) -> None:
-    """Add finished runs of other stages below the parent of seed 0."""
-    client, parent = open_client(tracking_uri(project)), parent_runs(project)["0"]
-    for number in range(count):
-        tags = {PARENT: parent.info.run_id, "role": "stage", "identity": f"sibling {number}"}
-        sibling = client.create_run(parent.info.experiment_id, STARTED, tags)
-        client.set_terminated(sibling.info.run_id, end_time=STARTED + number)
-
-
-@pytest.mark.nightly
-def test_one_more_run_of_a_seed_takes_as_many_requests_however_many_it_has(
-    project: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write(project, execution(stage_record("teacher"), status="FAILED", outputs={}))
-    requests: list[int] = []
-    for more, stage in ((5, "score"), (15, "sample"), (60, "report")):
-        _add_siblings(project, more)
-        with monkeypatch.context() as patched:
-            count = counted(patched)
-            write(project, execution(stage_record(stage), ended=STARTED + 9_000))
-        requests.append(sum(count.values()))
-    assert requests == [requests[0]] * 3
-    assert len(stage_runs(project)) == 80 + 4
-    parent = parent_runs(project)["0"]
-    assert (parent.info.status, parent.info.end_time) == ("FAILED", STARTED + 9_000)
 
 
 def counted(patched: pytest.MonkeyPatch) -> Counter[str]:

@@ -1,7 +1,6 @@
 """A policy is one model, an output of what made it and an input of what reads it, however often and in whatever order that is told."""
 
 import os
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -104,16 +103,6 @@ def test_in_whatever_order_it_is_told_a_policy_is_one_model(project: Path, order
     assert len(open_client(tracking_uri(project)).search_logged_models(["1"])) == 2
 
 
-@pytest.mark.nightly
-def test_what_is_recorded_twice_is_linked_once(project: Path) -> None:
-    for _ in range(2):
-        for stage in STAGES:
-            run_stage(project, stage)
-        score(project)
-    assert {stage: links(project)[stage] for stage in STAGES} == LINKS
-    assert len(open_client(tracking_uri(project)).search_logged_models(["1"])) == 2
-
-
 def test_a_scored_attempt_belongs_to_its_policy_and_one_of_later_training_to_none(project: Path) -> None:
     run_stage(project, "export")
     run_stage(project, "train")
@@ -132,13 +121,6 @@ def test_a_scored_attempt_belongs_to_its_policy_and_one_of_later_training_to_non
 def test_only_checkpoints_of_a_seed_are_policies() -> None:
     paths = ["models/demo/tiny/manifest.json", "models/demo/teacher/manifest.json", f"{RUN}/rollouts/manifest.json"]
     assert checkpoints_in(dict.fromkeys(paths, "e" * 64)) == []
-
-
-def test_a_copied_project_finds_what_a_version_of_its_model_has(project: Path) -> None:
-    report(project, page())
-    copy = shutil.copytree(project, project.with_name(f"{project.name}-copy"))
-    client = open_client(f"sqlite:///{copy}/mlflow.db")
-    assert client.get_model_version_download_uri("demo", "1").startswith(f"{copy}/mlartifacts/")
 
 
 def test_a_run_in_a_temporary_copy_is_recorded_in_its_repository_alone(

@@ -4,10 +4,8 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 from filelock import FileLock
 from tests.tracking.conftest import (
@@ -23,12 +21,9 @@ from tests.tracking.conftest import (
     trained,
 )
 
-from dagrpo.evaluation.held_out_table import HELD_OUT
 from dagrpo.tracking import sync
 from dagrpo.tracking.store import open_client
 from dagrpo.tracking.store_address import tracking_uri
-from dagrpo.utils.files import sha256_of, write_json
-from dagrpo.utils.tables import write_parquet
 
 
 def test_results_are_recorded_once(project: Path) -> None:
@@ -93,14 +88,21 @@ def test_stages_are_recorded_in_the_order_of_the_dag(project: Path) -> None:
     assert [run.data.tags["stage"] for run in stage_runs(project)] == ["train", "export", "sample"]
 
 
-def test_a_moved_project_is_recorded_once(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_moved_project_is_recorded_anew_beside_the_experiment_of_its_old_place(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     trained(project)
     sync.sync()
-    moved = project.with_name(f"{project.name}-moved")
-    project.rename(moved)
+    moved = project.rename(project.with_name(f"{project.name}-moved"))
     monkeypatch.chdir(moved)
-    assert sync.sync() == 0
-    assert len(stage_runs(moved)) == 1
+    assert [sync.sync(), sync.sync()] == [1, 0]
+    (run,) = stage_runs(moved)
+    client = open_client(tracking_uri(moved))
+    assert "metrics.parquet" in [file.path for file in client.list_artifacts(run.info.run_id)]
+    assert sorted(each.name for each in client.search_experiments())[1:] == [
+        "demo",
+        f"demo, 1, of {project}/mlartifacts",
+    ]
 
 
 def test_nothing_new_takes_no_import_of_mlflow(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,23 +157,3 @@ def test_while_another_process_records_one_waits_and_says_so(project: Path, monk
     assert sync.sync() == 1
     assert len(notices) == 1
     assert notices[0].startswith("Another process is recording runs in MLflow: waiting for it.")
-
-
-@pytest.mark.nightly
-def test_thousands_of_points_at_once_are_cheap(project: Path) -> None:
-    def seconds(steps: int) -> float:
-        root = SEED / str(steps)
-        columns = {f"metric_{number}": [step + number / 8 for step in range(steps)] for number in range(20)}
-        write_parquet(project / root / "metrics.parquet", pa.table({"step": list(range(1, steps + 1)), **columns}))
-        write_json(project / root / "rollouts/manifest.json", {})
-        write_parquet(project / root / "held_out.parquet", pa.Table.from_pylist([], schema=HELD_OUT))
-        files = ("metrics.parquet", "rollouts/manifest.json", "held_out.parquet")
-        outputs = {str(root / name): sha256_of(project / root / name) for name in files}
-        finish(project, stage_record(key=f"{steps:064d}", params={"training": {"steps": steps}}), outputs)
-        started = time.process_time()
-        assert sync.sync() == 1
-        return time.process_time() - started
-
-    seconds(1)
-    few, many = seconds(200), seconds(400)
-    assert many < 3 * few, "linear in their number"

@@ -148,12 +148,6 @@ def test_as_many_attempts_as_requested_are_traced_from_the_best_to_the_worst() -
     assert problems(9) == ["0", "1", "2", "3", "4", "5"]
 
 
-def test_traced_steps_go_from_the_first_to_the_last() -> None:
-    assert evenly(range(1, 121), 5) == [1, 31, 61, 90, 120]
-    assert evenly(range(1, 3), 5) == [1, 2]
-    assert evenly(range(1, 2), 5) == [1]
-
-
 def test_nothing_that_a_policy_wrote_is_rendered_as_markdown() -> None:
     assert as_written("84") == "84"
     assert as_written("5\n#### 5") == "```text\n5\n#### 5\n```"

@@ -7,20 +7,15 @@ from contextlib import suppress
 from pathlib import Path
 
 from filelock import FileLock
-from mlflow.entities import Metric
-from mlflow.system_metrics.metrics.base_metrics_monitor import BaseMetricsMonitor
-from mlflow.system_metrics.metrics.cpu_monitor import CPUMonitor
-from mlflow.system_metrics.metrics.disk_monitor import DiskMonitor
-from mlflow.system_metrics.metrics.gpu_monitor import GPUMonitor
-from mlflow.system_metrics.metrics.network_monitor import NetworkMonitor
+from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
 
 from dagrpo.core.errors import UserError
 from dagrpo.core.redaction import hide_secrets_in_streams, hide_secrets_in_tracebacks
-from dagrpo.tracking.curve import now_ms, read_curve
+from dagrpo.tracking.curve import read_curve
 from dagrpo.tracking.execution import of_note
 from dagrpo.tracking.runs import open_experiment
 from dagrpo.tracking.stage_runs import open_run
-from dagrpo.tracking.store import open_client, require_answer, require_usable
+from dagrpo.tracking.store import open_client, require_answer
 from dagrpo.tracking.store_address import artifact_location, tracking_uri
 from dagrpo.tracking.sync import LOCK
 from dagrpo.tracking.variations import recording_root
@@ -38,8 +33,8 @@ def follow(note: Path, pause_s: float = SECONDS) -> None:
     execution = target.execution
     assert execution.log is not None
     is_here = execution.process is None or execution.process.is_here
-    monitors, offset, sample = _monitors() if is_here else [], 0, 0
-    works = True
+    monitor = _start_monitor(target, pause_s) if is_here else None
+    offset, works = 0, True
     while works:
         works = _works(note)  # the last look is after the end, for the last steps
         try:
@@ -47,11 +42,11 @@ def follow(note: Path, pause_s: float = SECONDS) -> None:
         except ValueError:  # the next attempt has replaced the file meanwhile
             steps, offset = [], 0
         write_steps(target, steps)
-        target.run.log(points=_readings(monitors, sample))
         target.runs.flush()
-        sample += 1
         if works:
             time.sleep(pause_s)
+    if monitor is not None:
+        monitor.finish()
 
 
 def _opened(note: Path) -> Target:
@@ -61,7 +56,6 @@ def _opened(note: Path) -> Target:
     """
     home = recording_root(Path.cwd())
     uri = tracking_uri(home)
-    require_usable(uri)
     require_answer(uri)
     with FileLock(home / LOCK):
         execution = of_note(note)
@@ -80,22 +74,13 @@ def _works(note: Path) -> bool:
         return False
 
 
-def _monitors() -> list[BaseMetricsMonitor]:
-    monitors: list[BaseMetricsMonitor] = [CPUMonitor(), DiskMonitor()]
-    for kind in (NetworkMonitor, GPUMonitor):
-        with suppress(ImportError, RuntimeError, AttributeError):  # no GPU, no library that reads it, or no network
-            monitors.append(kind())
-    return monitors
-
-
-def _readings(monitors: list[BaseMetricsMonitor], sample: int) -> list[Metric]:
-    """Read the machine under MLflow's names: percentages, megabytes (10^6) and watts."""
-    values: dict[str, float] = {}
-    for monitor in monitors:
-        monitor.collect_metrics()
-        values |= monitor.aggregate_metrics()
-        monitor.clear_metrics()
-    return [Metric(f"system/{name}", value, now_ms(), sample) for name, value in values.items()]
+def _start_monitor(target: Target, pause_s: float) -> SystemMetricsMonitor | None:
+    """Let a thread of MLflow log the machine's load: percentages, megabytes (10^6) and watts."""
+    with suppress(AttributeError):  # psutil sees no network
+        monitor = SystemMetricsMonitor(target.run.run_id, pause_s, tracking_uri=target.client.tracking_uri)
+        monitor.start()
+        return monitor
+    return None
 
 
 def main(note: Path) -> None:

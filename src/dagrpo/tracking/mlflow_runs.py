@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dagrpo.core.errors import UserError
-from dagrpo.tracking.store import is_initialised, open_client, require_answer, require_usable, trouble_of_store
+from dagrpo.tracking.store import is_initialised, open_client, require_answer, trouble_of_store
 from dagrpo.tracking.store_address import tracking_uri
 from dagrpo.utils.provenance import Execution, files_of
 
@@ -23,7 +23,6 @@ def past_executions(root: Path) -> list[Execution]:
     uri = tracking_uri(root)
     if not is_initialised(uri):
         return []
-    require_usable(uri)
     require_answer(uri)
     client = _client(uri)
     return [execution for tags in _tags_of_runs(client) if (execution := _execution(tags)) is not None]

@@ -9,7 +9,16 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Self
 
-from mlflow.entities import DatasetInput, LifecycleStage, LoggedModelInput, LoggedModelOutput, Metric, Param, RunTag
+from mlflow.entities import (
+    DatasetInput,
+    Experiment,
+    LifecycleStage,
+    LoggedModelInput,
+    LoggedModelOutput,
+    Metric,
+    Param,
+    RunTag,
+)
 from mlflow.entities import Run as MlflowRun
 from mlflow.exceptions import MlflowException
 from mlflow.store.artifact.artifact_repo import ArtifactRepository
@@ -19,6 +28,7 @@ from mlflow.tracking import MlflowClient
 from dagrpo.core.errors import UserError
 from dagrpo.tracking.curve import now_ms
 from dagrpo.tracking.names import tag_value
+from dagrpo.tracking.store_address import ARTIFACTS, database_path
 from dagrpo.tracking.views import KIND, KIND_TAG
 
 PARENT = "mlflow.parentRunId"
@@ -210,8 +220,16 @@ class Runs:
 
 
 def open_experiment(client: MlflowClient, name: str, artifacts: str | None) -> Runs:
-    """Return the runs of the MLflow experiment of that name, created or restored from the bin if necessary."""
+    """Return the runs of the MLflow experiment of that name, created or restored from the bin if necessary.
+
+    After a move of the project another one gets the name; that of the old place stays under a longer one.
+    """
     experiment = client.get_experiment_by_name(name)
+    if experiment is not None and _is_moved(client, experiment, artifacts):
+        client.rename_experiment(
+            experiment.experiment_id, f"{name}, {experiment.experiment_id}, of {experiment.artifact_location}"
+        )
+        experiment = None
     if experiment is None:
         try:
             created = client.create_experiment(name, artifact_location=artifacts, tags={KIND_TAG: KIND})
@@ -226,6 +244,12 @@ def open_experiment(client: MlflowClient, name: str, artifacts: str | None) -> R
     runs = Runs(client, str(experiment.experiment_id), experiment.tags)
     runs.tag({KIND_TAG: KIND})
     return runs
+
+
+def _is_moved(client: MlflowClient, experiment: Experiment, artifacts: str | None) -> bool:
+    """Return True if the embedded database lies elsewhere than when it got this experiment: MLflow keeps files at absolute paths."""
+    is_embedded, place = database_path(client.tracking_uri) is not None, experiment.artifact_location
+    return is_embedded and place != artifacts and Path(place).name == ARTIFACTS
 
 
 def _all(client: MlflowClient, experiment_id: str) -> Iterator[MlflowRun]:

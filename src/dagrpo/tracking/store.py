@@ -3,7 +3,6 @@
 Checking it needs no MLflow; opening it imports MLflow, which takes seconds, so a stage only ever checks.
 """
 
-import base64
 import os
 import sqlite3
 import urllib.error
@@ -13,7 +12,6 @@ from contextlib import closing, contextmanager
 from http.client import HTTPException
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import unquote
 
 from filelock import FileLock
 
@@ -21,29 +19,18 @@ from dagrpo.core.errors import UserError
 from dagrpo.core.escape import one_line
 from dagrpo.core.urls import parts_of
 from dagrpo.tracking.store_address import (
-    ARTIFACTS,
     database_path,
     hide_password,
     is_server,
     without_password,
     without_user,
 )
-from dagrpo.utils.console import say
 from dagrpo.utils.full_disk import NEARLY_FULL, disk_of, free_on
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
 
 ANSWER_SECONDS = 10
-ACCESS_SECONDS = 4  # before work; `dvc repro` asks before each stage
-OTHER_CREDENTIALS = ("MLFLOW_TRACKING_AUTH", "MLFLOW_TRACKING_AWS_SIGV4")  # in whose place MLflow sends its own
-ARTIFACT_COLUMNS = (
-    ("experiments", "artifact_location"),
-    ("runs", "artifact_uri"),
-    ("logged_models", "artifact_location"),
-    ("model_versions", "storage_location"),
-    ("trace_tags", "value"),
-)
 DATABASE_REMEDIES = {  # what SQLite says, and what helps
     "locked": "end the program that holds it",
     "readonly": "correct its permissions",
@@ -74,16 +61,9 @@ def require_recording(uri: str) -> None:
         )
 
 
-def require_usable(uri: str) -> None:
-    """Check as `require_recording` does, also that a database answers. For readers of records."""
-    require_recording(uri)
-    database = database_path(uri)
-    if database is not None:
-        _require_database(database)
-
-
 def require_answer(uri: str) -> None:
-    """Raise UserError if the address is a server's that does not answer, or not in HTTP."""
+    """Check as `require_recording` does, and raise UserError if the address is a server's that does not answer in HTTP."""
+    require_recording(uri)
     if not is_server(uri):
         return
     try:
@@ -91,82 +71,11 @@ def require_answer(uri: str) -> None:
             pass
     except urllib.error.HTTPError:
         return  # it answers; whether we may write, its own client will say
-    except HTTPException as error:
-        words = one_line(f"{type(error).__name__}: {error}".strip(), LONGEST)
-        raise UserError(
-            f"The server at {without_user(uri)} is not an MLflow server ({words}): correct MLFLOW_TRACKING_URI."
-        ) from None
-    except OSError as error:
-        raise UserError(
-            f"The MLflow server at {without_user(uri)} does not answer ({getattr(error, 'reason', error)}): "
-            "start it, or correct MLFLOW_TRACKING_URI."
-        ) from None
-
-
-def require_access(uri: str) -> None:
-    """Raise UserError, before any work, if a server refuses the credentials, and say so if it cannot be asked.
-
-    One that is away may come back: its records wait. MLflow, whose import takes seconds, is asked only where its own client may know other
-    credentials than a name with a password.
-    """
-    if not is_server(uri):
-        return
-    try:
-        status = _status_of_search(uri)
-        why = "" if status in (200, *REFUSALS) else f"it answers {status}"
     except (OSError, HTTPException) as error:
-        status, why = 0, one_line(str(getattr(error, "reason", error)) or type(error).__name__, LONGEST)
-    if why:
-        say(
-            f"Whether the MLflow server at {without_user(uri)} takes the credentials could not be asked ({why}). The work begins; no "
-            "result is lost if it refuses."
-        )
-    if status in REFUSALS and (_has_a_password(uri) or _refuses_the_client(uri)):
-        words, remedy = _refused(status)
-        raise UserError(f"{without_user(uri)} cannot record runs: {words}: {remedy}, {_REMEDY}.")
-
-
-def _refuses_the_client(uri: str) -> bool:
-    """Return True if MLflow's own client is refused, too."""
-    try:
-        open_client(uri)
-    except Exception as error:  # noqa: BLE001  the border to a server, which may answer anything
-        return getattr(error, "get_http_status_code", lambda: 0)() in REFUSALS
-    return False
-
-
-def _credentials(uri: str) -> tuple[str, str]:
-    """Return the name and the password that MLflow sends; "" for each that is not given."""
-    parts = parts_of(uri)
-    user, password = (unquote(text) if text else "" for text in (parts.username, parts.password)) if parts else ("", "")
-    return os.environ.get("MLFLOW_TRACKING_USERNAME") or user, os.environ.get("MLFLOW_TRACKING_PASSWORD") or password
-
-
-def _has_a_password(uri: str) -> bool:
-    """Return True if name and password are the only credentials that MLflow sends."""
-    return all(_credentials(uri)) and not any(os.environ.get(name) for name in OTHER_CREDENTIALS)
-
-
-def _status_of_search(uri: str) -> int:
-    """Return the status of a server's answer to a question for experiments. Raises OSError or HTTPException without an answer."""
-    address = f"{without_user(uri).rstrip('/')}/api/2.0/mlflow/experiments/search?max_results=1"
-    user, password = _credentials(uri)
-    token = os.environ.get("MLFLOW_TRACKING_TOKEN")
-    basic = f"Basic {base64.b64encode(f'{user}:{password}'.encode()).decode()}" if user else ""
-    request = urllib.request.Request(address)
-    if given := basic or (f"Bearer {token}" if token else ""):
-        request.add_unredirected_header("Authorization", given)
-    try:
-        with urllib.request.urlopen(request, timeout=ACCESS_SECONDS) as answer:
-            return int(answer.status)
-    except urllib.error.HTTPError as error:
-        return error.code
-
-
-def _refused(status: int) -> tuple[str, str]:
-    """Return why a server records nothing after this status, and a remedy."""
-    remedy = "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN"
-    return f"it refuses the credentials ({status})", remedy
+        words = one_line(f"{type(error).__name__}: {getattr(error, 'reason', error)}".strip(), LONGEST)
+        raise UserError(
+            f"The MLflow server at {without_user(uri)} does not answer ({words}): start it, or correct MLFLOW_TRACKING_URI."
+        ) from None
 
 
 def open_client(uri: str) -> "MlflowClient":
@@ -181,37 +90,7 @@ def open_client(uri: str) -> "MlflowClient":
         _use_write_ahead_log(uri)
         client = MlflowClient(tracking_uri=uri)
         client.search_experiments(max_results=1)  # makes the tables
-    follow_moved_artifacts(uri)
     return client
-
-
-def follow_moved_artifacts(uri: str) -> None:
-    """Let an embedded database that was moved or copied find the artifacts beside it: MLflow keeps absolute paths.
-
-    Changes only artifacts in a folder of that name, beside the database as it was.
-    """
-    database = database_path(uri)
-    if database is None or not database.is_file():
-        return
-    here = str(database.parent / ARTIFACTS)
-    with _alone(uri), closing(sqlite3.connect(database, timeout=ANSWER_SECONDS)) as connection, connection:
-        present = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-        if "experiments" not in present:
-            return
-        places = connection.execute("SELECT DISTINCT artifact_location FROM experiments").fetchall()
-        for (place,) in places:
-            if place and place != here and Path(place).name == ARTIFACTS:
-                _replace_prefix(connection, present, place, here)
-
-
-def _replace_prefix(connection: sqlite3.Connection, present: set[str], old: str, new: str) -> None:
-    for table, column in ARTIFACT_COLUMNS:
-        if table in present:
-            moved = f"{column} = ? OR substr({column}, 1, ?) = ?"
-            connection.execute(
-                f"UPDATE {table} SET {column} = ? || substr({column}, ?) WHERE {moved}",
-                (new, len(old) + 1, old, len(old) + 1, f"{old}/"),
-            )
 
 
 def trouble_of_store(error: Exception, uri: str) -> str:
@@ -222,7 +101,8 @@ def trouble_of_store(error: Exception, uri: str) -> str:
     words = one_line((str(cause).strip().splitlines() or [type(cause).__name__])[0], LONGEST)
     database = database_path(uri)
     if isinstance(error, MlflowException) and is_server(uri) and error.get_http_status_code() in REFUSALS:
-        words, remedy = _refused(error.get_http_status_code())
+        words = f"it refuses the credentials ({error.get_http_status_code()})"
+        remedy = "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN"
     elif database is not None:
         remedy = f"{remedy_for(database, words)}, or correct MLFLOW_TRACKING_URI"
     else:
@@ -275,22 +155,3 @@ def remedy_for(database: Path, words: str) -> str:
     if "full" in words or free_on(disk) < NEARLY_FULL:
         return f"make room on {disk}, where {free_on(disk):,} bytes are free"
     return next((remedy for sign, remedy in DATABASE_REMEDIES.items() if sign in words), "move it away")
-
-
-def _require_database(database: Path) -> None:
-    folder = next(parent for parent in database.parents if parent.exists())
-    if not database.exists():
-        if not folder.is_dir() or not os.access(folder, os.W_OK):
-            raise UserError(
-                f"{folder} is not a folder to write {database.name} in: correct its permissions, {_REMEDY}."
-            )
-        return
-    try:
-        with closing(sqlite3.connect(database, timeout=ANSWER_SECONDS)) as connection:
-            connection.execute("BEGIN IMMEDIATE")
-            connection.rollback()
-    except sqlite3.Error as error:
-        raise UserError(
-            f"{database} cannot record runs ({error}): {remedy_for(database, str(error))}, name another with "
-            f"MLFLOW_TRACKING_URI, {_REMEDY}."
-        ) from None

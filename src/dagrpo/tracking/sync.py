@@ -11,7 +11,7 @@ from filelock import FileLock, Timeout
 
 from dagrpo.core.errors import UserError
 from dagrpo.tracking.attempt import FOLDER, mode
-from dagrpo.tracking.store import require_access, require_answer, require_usable
+from dagrpo.tracking.store import require_answer
 from dagrpo.tracking.store_address import (
     artifact_location,
     database_path,
@@ -64,12 +64,6 @@ def _trouble(error: Exception) -> str:
     return f"{words} {rest}" if isinstance(error, UserError) else words
 
 
-def require_recordable() -> None:
-    """Raise UserError, before a run begins, if the MLflow server would refuse its record; nothing is asked if none is made."""
-    if mode() == "on":
-        require_access(tracking_uri(recording_root(Path.cwd())))
-
-
 def sync(*, all_folders: bool = True) -> int:
     """Record the results and failures below the working folder that MLflow does not hold yet.
 
@@ -78,7 +72,6 @@ def sync(*, all_folders: bool = True) -> int:
     """
     home = recording_root(Path.cwd())
     uri = tracking_uri(home)
-    require_usable(uri)
     require_answer(uri)
     (home / LOCK).parent.mkdir(exist_ok=True)
     lock = FileLock(home / LOCK)

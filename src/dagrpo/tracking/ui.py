@@ -18,7 +18,7 @@ from typing import Any
 from urllib.parse import quote
 
 from dagrpo.core.errors import UserError
-from dagrpo.tracking.store import follow_moved_artifacts, is_initialised, open_client, require_answer, require_usable
+from dagrpo.tracking.store import is_initialised, open_client, require_answer
 from dagrpo.tracking.store_address import artifact_location, tracking_uri, without_user
 from dagrpo.tracking.sync import try_to_sync
 from dagrpo.tracking.views import VIEW, VIEW_TAG
@@ -41,7 +41,6 @@ def serve(port: int) -> None:
     """
     root = Path.cwd()
     uri = tracking_uri(root)
-    require_usable(uri)
     require_answer(uri)
     is_server = artifact_location(uri, root) is None
     if not is_server:
@@ -53,8 +52,6 @@ def serve(port: int) -> None:
         return
     if not is_initialised(uri):
         open_client(uri)
-    else:
-        follow_moved_artifacts(uri)
     signal.signal(signal.SIGTERM, _leave)
     log = root / LOG
     log.parent.mkdir(exist_ok=True)

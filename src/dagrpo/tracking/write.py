@@ -20,20 +20,19 @@ from mlflow.tracking import MlflowClient
 from dagrpo.core.errors import UserError
 from dagrpo.core.metrics import SAMPLES_SEEN
 from dagrpo.report.attempt import Attempt
-from dagrpo.tracking.contents import STEP, Contents, DataSet, Summary
+from dagrpo.tracking.contents import STEP, Contents, DataSet, Summary, described, named, tests_in
 from dagrpo.tracking.curve import Step
-from dagrpo.tracking.data_sets import described, named, tests_in
 from dagrpo.tracking.execution import Execution
 from dagrpo.tracking.models import Models, input_policy, link_output_policy
 from dagrpo.tracking.names import metric_name
 from dagrpo.tracking.parents import ATTEMPT, HEADLINE, describe, find_parent
-from dagrpo.tracking.points import log_points
 from dagrpo.tracking.policies import register, write_policies
 from dagrpo.tracking.problems import link_prompt, share_evaluation_sets, write_evaluation_set, write_prompt
-from dagrpo.tracking.runs import PARENT, Run, Runs
+from dagrpo.tracking.runs import PARENT, Run, Runs, Series
 from dagrpo.tracking.traces import log_traces, traces_of
 from dagrpo.tracking.views import experiment_tags
 from dagrpo.utils.files import digest_of
+from dagrpo.utils.timings import GROUP
 
 LOGGED_ARTIFACTS = "mlflow.loggedArtifacts"  # a run's tables, for MLflow's load_table and its table view
 logger = logging.getLogger(__name__)
@@ -191,6 +190,37 @@ def _curve_points(table: pa.Table, time_ms: int) -> list[Metric]:
         for name, value in row.items()
         if name != STEP and isinstance(value, int | float) and math.isfinite(value)
     ]
+
+
+def log_points(run: Run, points: Iterable[Metric], *, are_final: bool = False, is_first: bool = True) -> None:
+    """Log the points of steps that a run does not have yet; final ones also where it has another value for a step.
+
+    A stage that resumes after an interruption reports its earlier steps again, and a follower may have logged some. An
+    abandoned attempt may have had other values: MLflow keeps those beside the final ones. Times differ in each attempt,
+    and are logged once. is_first: no attempt was abandoned before, so that a run with the last values has all of them.
+    """
+    points = list(points)
+    if (is_first or not are_final) and _has_last_values(run, points):
+        run.log(points=[point for point in points if point.key not in run.metrics])
+    else:
+        run.log(points=[point for point in points if not _has(run.history(point.key), point, are_final)])
+
+
+def _has_last_values(run: Run, points: Iterable[Metric]) -> bool:
+    """Return True if each metric that the run has ends with the last step and its value. Its points were logged in order."""
+    last = {point.key: point for point in points if point.key in run.metrics}
+    return all(run.steps[key] == point.step and _are_same(run.metrics[key], point.value) for key, point in last.items())
+
+
+def _has(series: Series, point: Metric, is_final: bool) -> bool:
+    values = series.get(point.step, [])
+    if not is_final or point.key.startswith(GROUP):
+        return bool(values)
+    return any(_are_same(value, point.value) for value in values)
+
+
+def _are_same(one: float, other: float) -> bool:
+    return math.isclose(one, other) or (math.isnan(one) and math.isnan(other))
 
 
 @contextmanager

@@ -53,7 +53,7 @@ from dagrpo.pipeline.snakemake.private import (
 from dagrpo.pipeline.snakemake.reconcile import reconcile
 from dagrpo.pipeline.snakemake.stop import stop_with_stages
 from dagrpo.tracking.attempt import follow_jobs, leave_database_to_the_head
-from dagrpo.tracking.sync import record_what_is_new, require_recordable
+from dagrpo.tracking.sync import record_what_is_new
 from dagrpo.tracking.variations import TRY
 from dagrpo.utils import slurm
 from dagrpo.utils.addresses import require_address
@@ -212,7 +212,6 @@ class Experiment:
         is_run = runs_jobs()
         if is_run:
             require_status_of_jobs()
-            require_recordable()
             require_hub(self.params)
             hold(self.folder)
             if not self._run.overrides:
