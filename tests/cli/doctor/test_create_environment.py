@@ -1,7 +1,6 @@
 """The project's environment on a machine whose own Python is not fit, with a uv that is made up."""
 
 import hashlib
-import subprocess
 import threading
 import zipfile
 from base64 import b64encode
@@ -12,7 +11,6 @@ from pathlib import Path
 import pytest
 from requirements import create_environment
 
-ROOT = Path(__file__).parents[3]
 ENDING = "manylinux_2_17_x86_64.manylinux2014_x86_64"
 NAME = f"uv-{create_environment.UV}-py3-none-{ENDING}.whl"
 
@@ -164,9 +162,3 @@ def test_a_program_that_cannot_be_run_is_told(unfit: Path, put: Callable[[str], 
     put("\x7fELF of another processor")
     with pytest.raises(SystemExit, match=r"cannot be had or run \(OSError: \[Errno 8\] Exec format error"):
         create_environment.main(unfit / "environment")
-
-
-def test_the_folder_of_wheels_of_pip_s_configuration_is_looked_into() -> None:
-    command = ["make", "-n", "-B", "setup", "PIP_FIND_LINKS=/wheels /more", "UV_FIND_LINKS="]
-    planned = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    assert 'UV_FIND_LINKS="/wheels,/more" python3 requirements/create_environment.py .venv' in planned

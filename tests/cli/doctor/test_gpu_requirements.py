@@ -47,11 +47,10 @@ def test_without_a_driver_the_remedy_installs_one(asked: Machine) -> None:
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("driver", ["550.163.01", "570.211.01"])
-def test_an_older_driver_is_refused_and_a_data_centre_card_may_keep_it(driver: str, asked: Machine) -> None:
-    done = asked(H100.format(driver))
+def test_an_older_driver_is_refused_and_a_data_centre_card_may_keep_it(asked: Machine) -> None:
+    done = asked(H100.format("570.211.01"))
     assert done.returncode == 1
-    assert f"missing: driver: {driver}, and CUDA 13.0 of requirements/gpu.lock needs 580 or newer" in done.stderr
+    assert "missing: driver: 570.211.01, and CUDA 13.0 of requirements/gpu.lock needs 580 or newer" in done.stderr
     assert "nvidia-driver-580-open" in done.stderr
     assert "apt-get install -y cuda-compat-13-0" in done.stderr
 
@@ -95,14 +94,6 @@ def test_an_older_driver_does_where_ldconfig_finds_its_compatibility_library_fir
     assert gpus.driver(card._replace(name="NVIDIA GeForce RTX 4090")).is_trouble
 
 
-def test_a_compatibility_library_that_is_installed_needs_only_the_path(
-    compat: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(gpus, "INSTALLED_COMPAT", (compat, Path("/none")))
-    remedy = gpus.driver(gpus.Card("0", "NVIDIA RTX PRO 6000 Blackwell", 97_887, "570.1", (12, 0))).remedy
-    assert remedy.endswith(f"keep the driver: export LD_LIBRARY_PATH={compat}:$LD_LIBRARY_PATH")
-
-
 def test_a_driver_of_the_locks_cuda_lacks_nothing(asked: Machine) -> None:
     done = asked(H100.format("580.95.05"))
     assert not [line for line in done.stderr.splitlines() if line.startswith("missing: ") and "disk" not in line]
@@ -132,12 +123,6 @@ LARGE = gpus.Card("2", "NVIDIA H200", 143_771, "580.1", (9, 0), "GPU-2c")
 UNIFIED = gpus.Card("0", "NVIDIA GB10", None, "580.1", (12, 1))
 
 
-def test_an_old_and_small_card_is_told_with_both_troubles() -> None:
-    _, card = gpus.of_cards([T4], needs_memory=True)
-    assert card.is_trouble
-    assert card.detail.endswith("compute capability 7.5; 8.0 (Ampere) or newer is needed; 22,000 MiB are needed")
-
-
 def test_memory_is_advised_for_an_installation_and_needed_for_the_check(asked: Machine) -> None:
     _, card = gpus.of_cards([SMALL])
     assert (card.state, "22,000 MiB are advised" in card.detail) == ("none", True)
@@ -150,6 +135,7 @@ def test_memory_is_advised_for_an_installation_and_needed_for_the_check(asked: M
 def test_one_card_that_fits_is_enough() -> None:
     _, old, small, large = gpus.of_cards([T4, SMALL, LARGE], needs_memory=True)
     assert [old.state, small.state, large.state] == ["none", "none", "ok"]
+    assert old.detail.endswith("compute capability 7.5; 8.0 (Ampere) or newer is needed; 22,000 MiB are needed")
     assert old.remedy == "leave it out: export CUDA_VISIBLE_DEVICES=2"
 
 
@@ -250,9 +236,6 @@ def test_a_mirror_that_only_the_command_line_names_is_the_one_looked_into(asked:
     mirror = ("--check", "--minutes", "5", "--mirror", str(tmp_path / "copies"))
     done = asked(H100.format("580.95.05"), arguments=mirror)
     assert f"gsm8k/train, gsm8k/test (.jsonl or .parquet) not in {mirror[-1]}, which --mirror names" in done.stderr
-    planned = ["make", "-n", "gpu-check", "GPU_CHECK=--mirror /copies"]
-    commands = subprocess.run(planned, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    assert "cli/doctor/gpu_requirements.py --check --mirror /copies" in commands
 
 
 @pytest.mark.parametrize(
@@ -297,11 +280,3 @@ def test_the_driver_is_that_of_the_locks_cuda() -> None:
     runtime = re.search(r"^nvidia-cuda-runtime==(\d+)\.(\d+)\.", lock, re.MULTILINE)
     assert runtime is not None
     assert (int(runtime[1]), int(runtime[2])) == gpus.CUDA
-
-
-@pytest.mark.nightly
-def test_nothing_is_removed_or_installed_where_a_need_is_not_met(tmp_path: Path) -> None:
-    for target in ("gpu", "gpu-check"):
-        planned = subprocess.run(["make", "-n", target], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-        after = "rm -rf .venv" if target == "gpu" else "-m benchmarks.gpu"
-        assert planned.index("cli/doctor/gpu_requirements.py") < planned.index(after)

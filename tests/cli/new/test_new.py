@@ -120,10 +120,3 @@ def test_what_is_there_is_never_written_over(tmp_path: Path, monkeypatch: pytest
     done = run("verifier", "mine", "--package", "lab/my_lab")
     assert "lab/my_lab/mine.py already exists" in str(done.exception)
     assert module.read_text() == "mine"
-
-
-def test_places_are_those_of_the_registries() -> None:
-    from dagrpo.cli.new.command import registry_of
-
-    assert all(place.package == registry_of(kind).package for kind, place in PLACES.items())
-    assert all((ROOT / place.tests).is_dir() and (ROOT / place.docs).is_file() for place in PLACES.values())

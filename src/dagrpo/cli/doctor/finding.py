@@ -26,6 +26,11 @@ class Finding:
         return "ok" if self.is_there else "missing" if self.is_needed else "none"
 
 
+def check(name: str, works: bool, detail: str, fault: str, remedy: str = "", *, needed: bool = True) -> Finding:
+    """Return a line with `detail` where it works, else with `fault` and the remedy."""
+    return Finding(name=name, detail=detail if works else fault, is_there=works, is_needed=needed, remedy=remedy)
+
+
 def apt(*packages: str) -> str:
     """Return the command that installs packages of Ubuntu and Debian, for this user."""
     return f"{sudo()}apt-get update && {sudo()}apt-get install -y {' '.join(packages)}"

@@ -17,7 +17,7 @@ if not __package__:  # run as a file, by a Python in which no package is install
     sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
 from dagrpo.cli.doctor import gpus, hub, programs
-from dagrpo.cli.doctor.finding import GIBIBYTE, Finding, apt, gib, sudo
+from dagrpo.cli.doctor.finding import GIBIBYTE, Finding, apt, check, gib, sudo
 
 LEAST_DISK = 25 * GIBIBYTE  # the packages for a GPU, uv's cache of them, and an experiment
 LEAST_SHARED_MEMORY = 256 << 20  # bytes
@@ -69,36 +69,26 @@ def of_check(folder: Path = Path(), *, mirror: str | None = None, with_headers: 
 def disk(folder: Path, least: int = LEAST_DISK) -> Finding:
     """Check the free bytes of the file system of `folder`."""
     free = shutil.disk_usage(folder).free
-    return Finding(
-        name="disk",
-        detail=f"{gib(free)} free in {folder.absolute()}, and {gib(least)} are needed",
-        is_there=free >= least,
-        remedy="`dagrpo clean --override-runs`, or move the project to a larger disk (and UV_CACHE_DIR with it)",
-    )
+    detail = f"{gib(free)} free in {folder.absolute()}, and {gib(least)} are needed"
+    remedy = "`dagrpo clean --override-runs`, or move the project to a larger disk (and UV_CACHE_DIR with it)"
+    return check("disk", free >= least, detail, detail, remedy)
 
 
 def shared_memory() -> Finding:
     """Check the free bytes of /dev/shm, through which weights go to the server; a container has 64 MiB by itself."""
     free = shutil.disk_usage(SHARED_MEMORY).free if SHARED_MEMORY.is_dir() else 0
-    return Finding(
-        name=str(SHARED_MEMORY),
-        detail=f"{gib(free)} free, and {gib(LEAST_SHARED_MEMORY)} are needed",
-        is_there=free >= LEAST_SHARED_MEMORY,
-        remedy=f"{sudo()}mount -o remount,size=16G {SHARED_MEMORY}; of a container, start it with --shm-size 16g",
-    )
+    detail = f"{gib(free)} free, and {gib(LEAST_SHARED_MEMORY)} are needed"
+    remedy = f"{sudo()}mount -o remount,size=16G {SHARED_MEMORY}; of a container, start it with --shm-size 16g"
+    return check(str(SHARED_MEMORY), free >= LEAST_SHARED_MEMORY, detail, detail, remedy)
 
 
-def cache() -> Finding:
+def cache(*, is_needed: bool = True) -> Finding:
     """Check that the cache folder can be written: packages and compiled kernels go there."""
     place = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))
     nearest = next(each for each in (place, *place.absolute().parents) if os.path.exists(each))
     works = place.is_absolute() and nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)
-    return Finding(
-        name="cache",
-        detail=str(place) if works else f"{place} cannot be written",
-        is_there=works,
-        remedy=f"export XDG_CACHE_HOME=FOLDER, or {sudo()}chown -R $(id -u):$(id -g) {place}",
-    )
+    remedy = f"export XDG_CACHE_HOME=FOLDER, or {sudo()}chown -R $(id -u):$(id -g) {place}"
+    return check("cache", works, str(place), f"{place} cannot be written", remedy, needed=is_needed)
 
 
 def repository(folder: Path) -> Finding:
@@ -109,17 +99,12 @@ def repository(folder: Path) -> Finding:
         in_english = os.environ | {"LC_ALL": "C"}
         done = subprocess.run(command, capture_output=True, text=True, env=in_english, timeout=SECONDS, check=False)
     except (OSError, subprocess.SubprocessError) as error:
-        return Finding(name="repository", detail=str(error), is_there=False, remedy=apt("git"))
+        return check("repository", False, "", str(error), apt("git"))
     words = (done.stderr.strip().splitlines() or [""])[0]
-    is_foreign = "dubious ownership" in words
-    return Finding(
-        name="repository",
-        detail=str(place) if done.returncode == 0 else words,
-        is_there=done.returncode == 0,
-        remedy=f"git config --global --add safe.directory {place}"
-        if is_foreign
-        else f"git -C {place} init && git -C {place} add -A",
-    )
+    remedy = f"git -C {place} init && git -C {place} add -A"
+    if "dubious ownership" in words:
+        remedy = f"git config --global --add safe.directory {place}"
+    return check("repository", done.returncode == 0, str(place), words, remedy)
 
 
 if __name__ == "__main__":

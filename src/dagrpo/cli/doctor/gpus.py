@@ -8,7 +8,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import NamedTuple
 
-from dagrpo.cli.doctor.finding import Finding, apt, version_of
+from dagrpo.cli.doctor.finding import Finding, apt, check, version_of
 
 LEAST_CAPABILITY = (8, 0)  # for bfloat16, and for attention that keeps no matrix of all pairs
 LEAST_MEBIBYTES = 22_000  # of a GPU, for `make gpu-check`: an L4 or an RTX 4090
@@ -96,22 +96,14 @@ def of_cards(cards: Sequence[Card], *, needs_memory: bool = False) -> Iterator[F
     """
     seen = visible(cards)
     if not cards:
-        yield Finding(
-            name="GPU",
-            detail="nvidia-smi lists none",
-            is_there=False,
-            remedy=f"with a GPU in the machine: {_driver_remedy()}; of a container, start it with --gpus all",
-        )
+        remedy = f"with a GPU in the machine: {_driver_remedy()}; of a container, start it with --gpus all"
+        yield check("GPU", False, "", "nvidia-smi lists none", remedy)
         return
     yield driver((seen or cards)[0])
     if not seen:
         numbers = ",".join(card.number for card in cards)
-        yield Finding(
-            name="GPU",
-            detail=f"{VISIBLE}={os.environ[VISIBLE]} names none of those that nvidia-smi lists: {numbers}",
-            is_there=False,
-            remedy=f"unset {VISIBLE}, or export {VISIBLE}={numbers}",
-        )
+        fault = f"{VISIBLE}={os.environ[VISIBLE]} names none of those that nvidia-smi lists: {numbers}"
+        yield check("GPU", False, "", fault, f"unset {VISIBLE}, or export {VISIBLE}={numbers}")
     fitting = [card.number for card in seen if not (card.is_old or (card.is_small and needs_memory))]
     for card in seen:
         yield _card(card, fitting, needs_memory=needs_memory)
@@ -124,16 +116,10 @@ def driver(card: Card) -> Finding:
     cuda = f"CUDA {CUDA[0]}.{CUDA[1]}"
     can_use_compat = major >= COMPATIBLE_DRIVER and not any(word in card.name.lower() for word in CONSUMER)
     compat = _compat() if can_use_compat and major < LEAST_DRIVER else None
-    if major >= LEAST_DRIVER or compat is not None:
-        return Finding(
-            name="driver", detail=f"{card.driver} for {cuda}{'' if compat is None else f', through {compat}'}"
-        )
-    return Finding(
-        name="driver",
-        detail=f"{card.driver}, and {cuda} of requirements/gpu.lock needs {LEAST_DRIVER} or newer",
-        is_there=False,
-        remedy=f"{_driver_remedy()}{_compat_remedy() if can_use_compat else ''}",
-    )
+    detail = f"{card.driver} for {cuda}{'' if compat is None else f', through {compat}'}"
+    fault = f"{card.driver}, and {cuda} of requirements/gpu.lock needs {LEAST_DRIVER} or newer"
+    remedy = f"{_driver_remedy()}{_compat_remedy() if can_use_compat else ''}"
+    return check("driver", major >= LEAST_DRIVER or compat is not None, detail, fault, remedy)
 
 
 def _driver_remedy() -> str:
@@ -188,22 +174,14 @@ def _card(card: Card, fitting: Sequence[str], *, needs_memory: bool) -> Finding:
     if card.is_old:
         troubles.append(f"{LEAST_CAPABILITY[0]}.{LEAST_CAPABILITY[1]} (Ampere) or newer is needed")
     if card.is_small:
-        troubles.append(
-            f"{LEAST_MEBIBYTES:,} MiB are {'needed' if needs_memory else 'advised, and needed by make gpu-check'}"
-        )
+        why = "needed" if needs_memory else "advised, and needed by make gpu-check"
+        troubles.append(f"{LEAST_MEBIBYTES:,} MiB are {why}")
     is_unfit = card.number not in fitting
-    return Finding(
-        name=f"GPU {card.number}",
-        detail="; ".join([f"{card.name}, {memory}, compute capability {capability}", *troubles]),
-        is_there=not troubles,
-        is_needed=is_unfit and not fitting,
-        remedy=_card_remedy(fitting, is_unfit=is_unfit),
-    )
-
-
-def _card_remedy(fitting: Sequence[str], *, is_unfit: bool) -> str:
     if not is_unfit:
-        return "choose a model that fits: `dagrpo plan` says what an experiment takes"
-    if fitting:
-        return f"leave it out: export {VISIBLE}={','.join(fitting)}"
-    return "take an A100, H100, H200, L4, L40S, RTX 3090, RTX 4090 or newer; `make run` needs no GPU"
+        remedy = "choose a model that fits: `dagrpo plan` says what an experiment takes"
+    elif fitting:
+        remedy = f"leave it out: export {VISIBLE}={','.join(fitting)}"
+    else:
+        remedy = "take an A100, H100, H200, L4, L40S, RTX 3090, RTX 4090 or newer; `make run` needs no GPU"
+    detail = "; ".join([f"{card.name}, {memory}, compute capability {capability}", *troubles])
+    return check(f"GPU {card.number}", not troubles, detail, detail, remedy, needed=is_unfit and not fitting)

@@ -8,7 +8,7 @@ from urllib.error import HTTPError, URLError
 from urllib.parse import unquote, urlsplit, urlunsplit
 from urllib.request import Request, urlopen
 
-from dagrpo.cli.doctor.finding import Finding
+from dagrpo.cli.doctor.finding import Finding, check
 
 SECONDS_OF_HUB = 8.0
 HUB = "https://huggingface.co"
@@ -27,14 +27,9 @@ def data(mirror: str | None = None) -> Finding:
             for name in MIRRORED
             if not any(Path(mirror, f"{name}.{kind}").is_file() for kind in ("jsonl", "parquet"))
         ]
-        return Finding(
-            name="GSM8K",
-            detail=f"{', '.join(missing)} (.jsonl or .parquet) not in {mirror}, which {source} names"
-            if missing
-            else mirror,
-            is_there=not missing,
-            remedy=f"copy the files there (docs/tasks.md), or leave out {source} to ask the hub",
-        )
+        fault = f"{', '.join(missing)} (.jsonl or .parquet) not in {mirror}, which {source} names"
+        remedy = f"copy the files there (docs/tasks.md), or leave out {source} to ask the hub"
+        return check("GSM8K", not missing, mirror, fault, remedy)
     return hub()
 
 
@@ -49,13 +44,11 @@ def hub() -> Finding:
         trouble = f"answers {error.code} for {DATA_SET}"
     except UNREACHABLE as error:
         trouble = f"cannot be reached ({reason(error)})"
-    return Finding(
-        name="GSM8K",
-        detail=f"{address} {trouble or f'has {DATA_SET}'}",
-        is_there=not trouble,
-        remedy="check the network or export HTTPS_PROXY; or export HF_ENDPOINT of a mirror; or give a folder with copies: "
-        "export DAGRPO_DATA=FOLDER, or of the check --mirror FOLDER in GPU_CHECK",
+    remedy = (
+        "check the network or export HTTPS_PROXY; or export HF_ENDPOINT of a mirror; or give a folder with copies: "
+        "export DAGRPO_DATA=FOLDER, or of the check --mirror FOLDER in GPU_CHECK"
     )
+    return check("GSM8K", not trouble, f"{address} has {DATA_SET}", f"{address} {trouble}", remedy)
 
 
 def request(address: str, *, method: str = "GET", accept: str = "*/*") -> Request:

@@ -4,18 +4,17 @@ import asyncio
 import os
 import socket
 from collections.abc import Iterator
-from dataclasses import replace
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
 
 from dagrpo.cli.doctor import gpu_requirements, gpus, programs, slurm
-from dagrpo.cli.doctor.finding import Finding
+from dagrpo.cli.doctor.finding import GIBIBYTE, Finding, check, gib
 from dagrpo.engine.sglang.toolkit import RUNTIME, library, with_cuda_runtime
 from dagrpo.utils.devices import visible_devices
 from dagrpo.utils.environment import version_of
 
-GIBIBYTE = 1 << 30
 LEAST_MEMORY = 3 * GIBIBYTE  # of the smallest experiment
 LEAST_DISK = 1 * GIBIBYTE
 PORT_OF_UI = 5000
@@ -29,7 +28,7 @@ def findings(*, needs_isolation: bool) -> Iterator[Finding]:
     yield _memory()
     yield gpu_requirements.disk(Path.cwd(), _needed_disk())
     yield gpu_requirements.shared_memory()
-    yield replace(gpu_requirements.cache(), is_needed=False)  # runs of Snakemake take .state/cache
+    yield gpu_requirements.cache(is_needed=False)  # runs of Snakemake take .state/cache
     yield from _gpus()
     yield from slurm.findings()
     yield _isolation(is_needed=needs_isolation)
@@ -53,52 +52,32 @@ def _needed_disk() -> int:
 
 def _memory() -> Finding:
     memory = psutil.virtual_memory()
-    return Finding(
-        name="memory",
-        detail=f"{_gib(memory.available)} of {_gib(memory.total)} free",
-        is_there=memory.available >= LEAST_MEMORY,
-        remedy=f"end other programs: the smallest experiment takes {_gib(LEAST_MEMORY)}",
-    )
+    detail = f"{gib(memory.available)} of {gib(memory.total)} free"
+    remedy = f"end other programs: the smallest experiment takes {gib(LEAST_MEMORY)}"
+    return check("memory", memory.available >= LEAST_MEMORY, detail, detail, remedy)
 
 
 def _gpus() -> Iterator[Finding]:
     """Yield the driver, each GPU, and the other needs of runs on it; a single line without a GPU."""
     devices = visible_devices()
     if not devices:
-        yield Finding(
-            name="GPU",
-            detail="everything runs on the CPU",
-            is_there=False,
-            is_needed=False,
-            remedy="where there is one: install its driver, so that nvidia-smi lists it, then `make gpu`",
-        )
+        remedy = "where there is one: install its driver, so that nvidia-smi lists it, then `make gpu`"
+        yield check("GPU", False, "", "everything runs on the CPU", remedy, needed=False)
         return
-    cards = gpus.cards()
-    yield from (
-        gpus.of_cards(cards)
-        if cards
-        else (
-            Finding(name=f"GPU {device}", detail="as CUDA_VISIBLE_DEVICES or the driver names it") for device in devices
-        )
-    )
+    if cards := gpus.cards():
+        yield from gpus.of_cards(cards)
+    else:
+        named = "as CUDA_VISIBLE_DEVICES or the driver names it"
+        yield from (Finding(name=f"GPU {device}", detail=named) for device in devices)
     yield programs.headers(is_needed=programs.is_environment())
     yield from programs.compilers()
     if version_of(KERNELS) is None:  # only requirements/gpu.lock has them
-        yield Finding(
-            name="packages for a GPU",
-            detail="not installed: everything runs on the CPU",
-            is_there=False,
-            is_needed=False,
-            remedy="make gpu",
-        )
+        fault = "not installed: everything runs on the CPU"
+        yield check("packages for a GPU", False, "", fault, "make gpu", needed=False)
         return
     runtime = library(RUNTIME, {"LD_LIBRARY_PATH": with_cuda_runtime(os.environ)})
-    yield Finding(
-        name="CUDA runtime",
-        detail=str(runtime) if runtime else f"no {RUNTIME}, which servers with release_memory load before torch",
-        is_there=runtime is not None,
-        remedy="make gpu",
-    )
+    fault = f"no {RUNTIME}, which servers with release_memory load before torch"
+    yield check("CUDA runtime", runtime is not None, str(runtime), fault, "make gpu")
 
 
 def _isolation(*, is_needed: bool) -> Finding:
@@ -109,47 +88,26 @@ def _isolation(*, is_needed: bool) -> Finding:
         result = asyncio.run(run_cold("print(1)", Limits(seconds=SANDBOX_SECONDS)))
     except SandboxUnavailable as error:
         trouble, _, remedy = str(error).rpartition("; ")
-        return Finding(
-            name="bubblewrap",
-            detail=trouble or str(error),
-            is_there=False,
-            is_needed=is_needed,
-            remedy=remedy if trouble else "apt-get install bubblewrap",
-        )
+        remedy = remedy if trouble else "apt-get install bubblewrap"
+        return check("bubblewrap", False, "", trouble or str(error), remedy, needed=is_needed)
     works = result.status == "ok" and result.stdout == "1\n"
-    return Finding(
-        name="bubblewrap",
-        detail=f"isolates programs, {result.seconds:.1f} s for one"
-        if works
-        else f"a program ended with {result.status}",
-        is_there=works,
-        is_needed=is_needed,
-        remedy="see docs/sandbox.md",
-    )
+    detail, fault = f"isolates programs, {result.seconds:.1f} s for one", f"a program ended with {result.status}"
+    return check("bubblewrap", works, detail, fault, "see docs/sandbox.md", needed=is_needed)
 
 
 def _loopback() -> Finding:
-    with socket.socket() as bound:
-        try:
-            bound.bind(("127.0.0.1", 0))
-        except OSError as error:
-            detail, works = f"no port on 127.0.0.1 ({error.strerror})", False
-        else:
-            detail, works = "ports on 127.0.0.1 can be opened", True
-    return Finding(name="loopback", detail=detail, is_there=works, remedy="ip link set lo up")
+    fault = "no port on 127.0.0.1 can be opened"
+    return check("loopback", _is_free(0), "ports on 127.0.0.1 can be opened", fault, "ip link set lo up")
 
 
 def _port_of_ui() -> Finding:
-    with socket.socket() as bound:
+    port, remedy = f"port {PORT_OF_UI} is", "dagrpo ui --port 5001"
+    return check("dagrpo ui", _is_free(PORT_OF_UI), f"{port} free", f"{port} taken", remedy, needed=False)
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as bound, suppress(OSError):
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            bound.bind(("127.0.0.1", PORT_OF_UI))
-        except OSError:
-            detail, is_free = f"port {PORT_OF_UI} is taken", False
-        else:
-            detail, is_free = f"port {PORT_OF_UI} is free", True
-    return Finding(name="dagrpo ui", detail=detail, is_there=is_free, is_needed=False, remedy="dagrpo ui --port 5001")
-
-
-def _gib(count: float) -> str:
-    return f"{count / GIBIBYTE:.1f} GiB"
+        bound.bind(("127.0.0.1", port))
+        return True
+    return False

@@ -7,35 +7,32 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
-from dagrpo.cli.doctor.finding import Finding, apt
+from dagrpo.cli.doctor.finding import Finding, apt, check
 
 OLDEST, NEWEST = (3, 11), (3, 13)  # Python
+
+
+def fits() -> bool:
+    """Return True if this Python has a version that fits."""
+    return OLDEST <= sys.version_info[:2] <= NEWEST
 
 
 def python() -> Finding:
     """Check the version of the Python that runs this; `make gpu` gets another if it does not fit."""
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
-    fits = OLDEST <= sys.version_info[:2] <= NEWEST
-    return Finding(
-        name="Python",
-        detail=f"{version}" if fits else f"{version}, and Python 3.11, 3.12 or 3.13 is needed",
-        is_there=fits,
-        is_needed=False,
-        remedy="`make gpu` gets Python 3.12 by uv, from GitHub; elsewhere set UV_PYTHON_INSTALL_MIRROR",
-    )
+    remedy = "`make gpu` gets Python 3.12 by uv, from GitHub; elsewhere set UV_PYTHON_INSTALL_MIRROR"
+    return check("Python", fits(), version, f"{version}, and Python 3.11, 3.12 or 3.13 is needed", remedy, needed=False)
 
 
 def environment_module() -> Finding:
     """Check that the Python that runs this can make environments."""
-    return Finding(
-        name="venv",
-        detail="python3 -m venv works"
-        if makes_environments()
-        else "this Python has no ensurepip, so it makes no environment",
-        is_there=makes_environments(),
-        is_needed=False,
-        remedy=f"`make gpu` gets Python 3.12 by uv, from GitHub; or {apt('python3-venv', 'python3-dev')}",
-    )
+    fault = "this Python has no ensurepip, so it makes no environment"
+    remedy = f"`make gpu` gets Python 3.12 by uv, from GitHub; or {apt('python3-venv', 'python3-dev')}"
+    return check("venv", makes_environments(), "python3 -m venv works", fault, remedy, needed=False)
+
+
+def makes_environments() -> bool:
+    return find_spec("venv") is not None and find_spec("ensurepip") is not None
 
 
 def is_environment() -> bool:
@@ -47,18 +44,14 @@ def headers(*, is_needed: bool) -> Finding:
     """Check that Python.h exists, which Triton includes for each kernel; in an environment, that of its base Python."""
     base = {"installed_base": sys.base_prefix, "base": sys.base_prefix}
     place = Path(sysconfig.get_path("include", vars=base)) / "Python.h"
-    return Finding(
-        name="Python.h",
-        detail=str(place) if place.is_file() else f"{place} is not there: Triton compiles no kernel without it",
-        is_there=place.is_file(),
-        is_needed=is_needed,
-        remedy=f"{apt('python3-dev')}; or `make gpu`, which gets a Python with headers by uv",
-    )
+    fault = f"{place} is not there: Triton compiles no kernel without it"
+    remedy = f"{apt('python3-dev')}; or `make gpu`, which gets a Python with headers by uv"
+    return check("Python.h", place.is_file(), str(place), fault, remedy, needed=is_needed)
 
 
 def has_venv() -> bool:
     """Return True if this Python makes environments of a version that fits."""
-    return python().is_there and makes_environments()
+    return fits() and makes_environments()
 
 
 def suits() -> bool:
@@ -66,22 +59,15 @@ def suits() -> bool:
     return has_venv() and headers(is_needed=False).is_there
 
 
-def makes_environments() -> bool:
-    return find_spec("venv") is not None and find_spec("ensurepip") is not None
-
-
 def compilers() -> Iterator[Finding]:
     """Yield the compilers: of C for Triton and packages without wheels, of C++ for kernels that SGLang compiles."""
     for language, programs in (("C", ("cc", "gcc", "clang")), ("C++", ("c++", "g++", "clang++"))):
         place = next(filter(None, map(shutil.which, programs)), None)
-        yield Finding(
-            name=f"{language} compiler",
-            detail=place or f"none of {', '.join(programs)} is on PATH",
-            is_there=place is not None,
-            remedy=apt("g++"),
-        )
+        fault = f"none of {', '.join(programs)} is on PATH"
+        yield check(f"{language} compiler", place is not None, str(place), fault, apt("g++"))
 
 
-def program(name: str) -> Finding:
+def program(name: str, remedy: str = "") -> Finding:
+    """Check that a program is on PATH. remedy: by default the package of that name."""
     place = shutil.which(name)
-    return Finding(name=name, detail=place or "not on PATH", is_there=place is not None, remedy=apt(name))
+    return check(name, place is not None, str(place), "not on PATH", remedy or apt(name))

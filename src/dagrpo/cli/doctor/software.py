@@ -4,7 +4,6 @@ import getpass
 import os
 import platform
 import re
-import shutil
 import sys
 from collections.abc import Iterator
 from importlib.metadata import distributions
@@ -14,7 +13,7 @@ import httpx
 from huggingface_hub import constants, get_token
 
 from dagrpo.cli.doctor import programs
-from dagrpo.cli.doctor.finding import Finding
+from dagrpo.cli.doctor.finding import Finding, check
 from dagrpo.config.project import REMEDY, without_snakefile
 from dagrpo.core.errors import UserError
 from dagrpo.core.redaction import redacted
@@ -25,6 +24,8 @@ NEEDED = ("torch", "sglang", "transformers", "snakemake", "dvc", "mlflow", "pyar
 SETUP = "make setup"
 LOCKS = ("requirements/cpu.lock", "requirements/gpu.lock")
 PINNED = re.compile(r"^([A-Za-z0-9._-]+)==([^\s;]+)", re.MULTILINE)
+# Snakemake's SLURM plug-in runs it as it is imported, on each start of Snakemake.
+WHICH = "make setup puts one in .venv/bin, which must be on PATH; else install the package which (Debian: debianutils)"
 MOST_NAMED = 3
 INTERPRETER = "code_interpreter"  # the tool that runs programs
 SECONDS = 10.0
@@ -41,25 +42,21 @@ def findings() -> Iterator[Finding]:
     yield _python()
     yield from map(_package, NEEDED)
     yield from _lock()
-    yield _git()
-    yield _which()
+    yield programs.program("git")
+    yield programs.program("which", WHICH)
     yield _user()
     yield from _project()
 
 
 def _python() -> Finding:
-    fits = programs.OLDEST <= sys.version_info[:2] <= programs.NEWEST
-    return Finding(
-        name="Python",
-        detail=f"{platform.python_version()} in {sys.prefix}",
-        is_there=fits,
-        remedy="set the project up with Python 3.11, 3.12 or 3.13: `rm -rf .venv`, then `make setup`",
-    )
+    detail = f"{platform.python_version()} in {sys.prefix}"
+    remedy = "set the project up with Python 3.11, 3.12 or 3.13: `rm -rf .venv`, then `make setup`"
+    return check("Python", programs.fits(), detail, detail, remedy)
 
 
 def _package(name: str) -> Finding:
     version = version_of(name)
-    return Finding(name=name, detail=version or "not installed", is_there=version is not None, remedy=SETUP)
+    return check(name, version is not None, str(version), "not installed", SETUP)
 
 
 def _lock() -> Iterator[Finding]:
@@ -70,13 +67,7 @@ def _lock() -> Iterator[Finding]:
     path, differing = min(compared, key=lambda each: len(each[1]))
     named = ", ".join(differing[:MOST_NAMED])
     more = f" and {len(differing) - MOST_NAMED} more" if len(differing) > MOST_NAMED else ""
-    yield Finding(
-        name="versions",
-        detail=f"{named}{more} not as in {path}" if differing else f"as in {path}",
-        is_there=not differing,
-        is_needed=False,
-        remedy=SETUP,
-    )
+    yield check("versions", not differing, f"as in {path}", f"{named}{more} not as in {path}", SETUP, needed=False)
 
 
 def _differing(lock: Path) -> list[str]:
@@ -94,43 +85,23 @@ def _plain(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def _git() -> Finding:
-    place = shutil.which("git")
-    return Finding(name="git", detail=place or "not found", is_there=place is not None, remedy="apt-get install git")
-
-
-def _which() -> Finding:
-    """Check the program that Snakemake's SLURM plug-in runs as it is imported, on each start of Snakemake."""
-    place = shutil.which("which")
-    remedy = (
-        "make setup puts one in .venv/bin, which must be on PATH; else install the package which (Debian: debianutils)"
-    )
-    return Finding(name="which", detail=place or "not on PATH", is_there=place is not None, remedy=remedy)
-
-
 def _user() -> Finding:
     """Check that this user's id has a name. Snakemake's runs do without."""
     try:
-        name, has_name = getpass.getuser(), True
+        name = getpass.getuser()
     except (KeyError, OSError):
-        name, has_name = f"the user id {os.getuid()} has no name: dvc ends with `getpwuid(): uid not found`", False
-    return Finding(name="user", detail=name, is_there=has_name, is_needed=False, remedy="export LOGNAME=NAME")
+        name = ""
+    fault = f"the user id {os.getuid()} has no name: dvc ends with `getpwuid(): uid not found`"
+    return check("user", bool(name), name, fault, "export LOGNAME=NAME", needed=False)
 
 
 def _project() -> Iterator[Finding]:
     """Yield findings on the folder's own files; without a Snakefile, only that."""
     if fault := without_snakefile():
-        yield Finding(name="project", detail=fault, is_there=False, remedy=REMEDY)
+        yield check("project", False, "", fault, REMEDY)
         return
     yield _params()
-    has_dvc = Path(".dvc/config").is_file()
-    yield Finding(
-        name="DVC",
-        detail="initialised" if has_dvc else "not initialised",
-        is_there=has_dvc,
-        is_needed=False,
-        remedy="dvc init",
-    )
+    yield check("DVC", Path(".dvc/config").is_file(), "initialised", "not initialised", "dvc init", needed=False)
 
 
 def needs_isolation() -> bool:
@@ -153,26 +124,16 @@ def _params() -> Finding:
     try:
         params = read_params(Path("params.yaml"))
     except UserError as error:
-        mistake = str(error).splitlines()[0]
-        return Finding(name="params.yaml", detail=mistake, is_there=False, remedy="dagrpo use arithmetic_tiny")
+        return check("params.yaml", False, "", str(error).splitlines()[0], "dagrpo use arithmetic_tiny")
     return Finding(name="params.yaml", detail=f"experiment {params.experiment.name}")
 
 
 def credentials(*, online: bool) -> Iterator[Finding]:
     """Yield each credential; with `online` also the hub's answer."""
-    has_token = get_token() is not None
-    yield Finding(
-        name="HF_TOKEN",
-        detail="present" if has_token else "not set",
-        is_there=has_token,
-        is_needed=False,
-        remedy="for gated models: `hf auth login`, or set HF_TOKEN",
-    )
+    remedy = "for gated models: `hf auth login`, or set HF_TOKEN"
+    yield check("HF_TOKEN", get_token() is not None, "present", "not set", remedy, needed=False)
     for name, purpose in VARIABLES.items():
-        is_set = bool(os.environ.get(name))
-        yield Finding(
-            name=name, detail="present" if is_set else "not set", is_there=is_set, is_needed=False, remedy=purpose
-        )
+        yield check(name, bool(os.environ.get(name)), "present", "not set", purpose, needed=False)
     if online:
         yield _hub()
 
@@ -183,9 +144,7 @@ def _hub() -> Finding:
         detail, answers = f"{endpoint()} answers {httpx.head(constants.ENDPOINT, timeout=SECONDS).status_code}", True
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         detail, answers = redacted(f"{endpoint()} cannot be reached ({type(error).__name__})"), False
-    return Finding(
-        name="hub",
-        detail=detail,
-        is_there=answers,
-        remedy="check the network; behind a proxy set HTTPS_PROXY; or set HF_ENDPOINT to a mirror, or data.mirror to copies",
+    remedy = (
+        "check the network; behind a proxy set HTTPS_PROXY; or set HF_ENDPOINT to a mirror, or data.mirror to copies"
     )
+    return check("hub", answers, detail, detail, remedy)

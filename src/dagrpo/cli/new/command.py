@@ -2,9 +2,9 @@
 
 import keyword
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -33,9 +33,9 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """The folders of a kind in this repository."""
+    """The registry of a kind, and its folders in this repository."""
 
-    package: str  # dotted, of the folder in which plug-ins are found
+    registry: str  # module:NAME
     tests: str  # the folder of its tests
     docs: str  # the page that describes the kind
     selected_by: str  # template of what params.yaml, or a task, says
@@ -44,41 +44,48 @@ class Place:
 
 PLACES = {
     Kind.TASK: Place(
-        package="dagrpo.data.datasets",
+        registry="dagrpo.data.task:TASKS",
         tests="tests/data/datasets",
         docs="docs/tasks.md",
         selected_by="experiment: {{train: {name}, evaluate: [{name}], tasks: [{name}]}}",
         attribute="TASK",
     ),
     Kind.VERIFIER: Place(
-        package="dagrpo_answers.verifiers",
+        registry="dagrpo.rewards.verifiers:VERIFIERS",
         tests="packages/dagrpo_answers/tests/verifiers",
         docs="docs/rewards.md",
         selected_by='reward: {{verifier: {name}}}, or a task with verifier="{name}"',
         attribute="VERIFIER",
     ),
     Kind.REWARD: Place(
-        package="dagrpo.rewards.components",
+        registry="dagrpo.rewards.components:COMPONENTS",
         tests="tests/rewards/components",
         docs="docs/rewards.md",
         selected_by='reward: {{components: {{accuracy: {{}}, "{name}": {{weight: 0.2}}}}}}',
         attribute="COMPONENT",
     ),
     Kind.LOSS: Place(
-        package="dagrpo.algorithms.losses",
+        registry="dagrpo.algorithms.losses:LOSSES",
         tests="tests/algorithms",
         docs="docs/algorithms.md",
         selected_by="algorithm: {{loss: {{name: {name}}}}}",
         attribute="LOSS",
     ),
     Kind.TOOL: Place(
-        package="dagrpo.tools",
+        registry="dagrpo.tools:TOOLS",
         tests="tests/tools",
         docs="docs/tools.md",
         selected_by='a task with tools=("{name}",)',
         attribute="TOOL",
     ),
 }
+
+
+def registry_of(kind: Kind) -> "Plugins[Any]":
+    """Return the registry of a kind."""
+    module, _, name = PLACES[kind].registry.partition(":")
+    registry: Plugins[Any] = getattr(import_module(module), name)
+    return registry
 
 
 def new(
@@ -92,70 +99,58 @@ def new(
     ] = None,
 ) -> None:
     """Write a working task, verifier, reward component, loss or tool with its test, as a start."""
-    plugin = write(kind, name, package)
-    typer.echo(f"Written: {plugin.module} and {plugin.test}.")
-    typer.echo(f"Selected by: {plugin.selected_by}")
-    typer.echo("Next:")
-    for step in plugin.steps:
-        typer.echo(f"    {step}")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewPlugin:
-    """The written files, and how to use the plug-in."""
-
-    module: Path
-    test: Path
-    selected_by: str  # what params.yaml or a task says
-    steps: tuple[str, ...]  # what to do next, a command or a sentence each
-
-
-def write(kind: Kind, name: str, package: Path | None) -> NewPlugin:
-    """Write a plug-in and its test. `package`: the folder of the user's own package; None: this repository.
-
-    Raises UserError for an invalid or existing name, and for a missing folder.
-    """
     _require_name(kind, name)
-    return _write_here(kind, name) if package is None else _write_elsewhere(kind, name, package)
+    place, registry = PLACES[kind], registry_of(kind)
+    if package is None:
+        folder, test, top, selected = _require_clone(registry.package), Path(place.tests), registry.package, name
+    else:
+        _require_package_name(package)
+        folder, test, top = package, package.parent / "tests", package.name
+        selected = f"{top}.{name}{registry.separator}{place.attribute}"
+    module, test = folder / f"{name}.py", test / f"test_{name}.py"
+    _write(kind, name, f"{top}.{name}", module, test, inside=package is None)
+    if package is None:
+        generate = ["dagrpo generate"] if kind in {Kind.REWARD, Kind.LOSS, Kind.TOOL} else []
+        steps = [f"pytest {test}", *generate, f"describe it in {place.docs}, and where a test lists its kind by name"]
+    else:
+        if not (package / "__init__.py").exists():
+            write_text(package / "__init__.py", f'"""Plug-ins of {top} for dagrpo."""\n')
+        root = package.parent.resolve()
+        on_path = [] if root == Path("src").resolve() else [f"export PYTHONPATH={root}  # or install the package"]
+        steps = [f"PYTHONPATH={root} pytest {test}", *on_path]
+    typer.echo(f"Written: {module} and {test}.")
+    typer.echo(f"Selected by: {place.selected_by.format(name=selected)}")
+    typer.echo("\n    ".join(["Next:", *steps]))
 
 
-def _write_here(kind: Kind, name: str) -> NewPlugin:
-    place = PLACES[kind]
-    top = place.package.partition(".")[0]
-    folder = Path("src" if top == "dagrpo" else f"packages/{top}/src", *place.package.split("."))
+def _require_clone(package: str) -> Path:
+    top = package.partition(".")[0]
+    folder = Path("src" if top == "dagrpo" else f"packages/{top}/src", *package.split("."))
     if not folder.is_dir():
         raise UserError(
             f"{Path.cwd()} is not the repository of dagrpo: name the folder of a package of yours with --package."
         )
-    module, test = folder / f"{name}.py", Path(place.tests, f"test_{name}.py")
-    _write_both(
-        kind, name, f"{place.package}.{name}", {module: f"{kind}.py.j2", test: f"test_{kind}.py.j2"}, inside=True
-    )
-    generate = ("dagrpo generate",) if kind in {Kind.REWARD, Kind.LOSS, Kind.TOOL} else ()
-    steps = (f"pytest {test}", *generate, f"describe it in {place.docs}, and where a test lists its kind by name")
-    return NewPlugin(module=module, test=test, selected_by=PLACES[kind].selected_by.format(name=name), steps=steps)
+    return folder
 
 
-def _write_elsewhere(kind: Kind, name: str, package: Path) -> NewPlugin:
-    top = package.name
-    if not NAME.fullmatch(top) or keyword.iskeyword(top):
+def _require_package_name(package: Path) -> None:
+    if not NAME.fullmatch(package.name) or keyword.iskeyword(package.name):
         raise UserError(
-            f"--package {package}: {brief(top)} is not a valid package name: use lower-case letters, digits and _."
+            f"--package {package}: {brief(package.name)} is not a valid package name: use lower-case letters, digits and _."
         )
-    module, test = package / f"{name}.py", package.parent / "tests" / f"test_{name}.py"
-    _write_both(kind, name, f"{top}.{name}", {module: f"{kind}.py.j2", test: f"test_{kind}.py.j2"}, inside=False)
-    if not (package / "__init__.py").exists():
-        write_text(package / "__init__.py", f'"""Plug-ins of {top} for dagrpo."""\n')
-    separator = registry_of(kind).separator
-    path = f"{top}.{name}{separator}{PLACES[kind].attribute}"
-    root = package.parent.resolve()
-    on_path = () if root == Path("src").resolve() else (f"export PYTHONPATH={root}  # or install the package",)
-    steps = (f"PYTHONPATH={root} pytest {test}", *on_path)
-    return NewPlugin(module=module, test=test, selected_by=PLACES[kind].selected_by.format(name=path), steps=steps)
 
 
-def _write_both(kind: Kind, name: str, module: str, files: Mapping[Path, str], *, inside: bool) -> None:
-    for path in files:
+def _require_name(kind: Kind, name: str) -> None:
+    if not NAME.fullmatch(name) or keyword.iskeyword(name):
+        raise UserError(
+            f"{brief(name)} is not a valid name of a {kind}: use lower-case letters, digits and _, a letter first."
+        )
+    if name in registry_of(kind).names():
+        raise UserError(f"A {kind} `{name}` already exists: choose another name.")
+
+
+def _write(kind: Kind, name: str, import_path: str, module: Path, test: Path, *, inside: bool) -> None:
+    for path in (module, test):
         if path.exists():
             raise UserError(f"{path} already exists: choose another name, or move the file away.")
     environment = Environment(
@@ -166,32 +161,5 @@ def _write_both(kind: Kind, name: str, module: str, files: Mapping[Path, str], *
         keep_trailing_newline=True,
         autoescape=False,  # Python, of a name that was checked
     )
-    for path, template in files.items():
-        write_text(path, environment.get_template(template).render(name=name, module=module, inside=inside))
-
-
-def registry_of(kind: Kind) -> "Plugins[Any]":
-    """Return the registry of a kind."""
-    from dagrpo.algorithms.losses import LOSSES
-    from dagrpo.data.task import TASKS
-    from dagrpo.rewards.components import COMPONENTS
-    from dagrpo.rewards.verifiers import VERIFIERS
-    from dagrpo.tools import TOOLS
-
-    registries: dict[Kind, Plugins[Any]] = {
-        Kind.TASK: TASKS,
-        Kind.VERIFIER: VERIFIERS,
-        Kind.REWARD: COMPONENTS,
-        Kind.LOSS: LOSSES,
-        Kind.TOOL: TOOLS,
-    }
-    return registries[kind]
-
-
-def _require_name(kind: Kind, name: str) -> None:
-    if not NAME.fullmatch(name) or keyword.iskeyword(name):
-        raise UserError(
-            f"{brief(name)} is not a valid name of a {kind}: use lower-case letters, digits and _, a letter first."
-        )
-    if name in registry_of(kind).names():
-        raise UserError(f"A {kind} `{name}` already exists: choose another name.")
+    for path, template in ((module, f"{kind}.py.j2"), (test, f"test_{kind}.py.j2")):
+        write_text(path, environment.get_template(template).render(name=name, module=import_path, inside=inside))
