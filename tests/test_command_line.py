@@ -135,12 +135,6 @@ def test_a_path_is_read_in_any_folder(name: str, tmp_path: Path, monkeypatch: py
     assert name in str(refused)
 
 
-def test_its_help_offers_completion_and_says_where_to_begin(run: Run) -> None:
-    shown = run("--help").stdout
-    assert "--install-completion" in shown
-    assert "Begin with `dagrpo doctor`" in shown
-
-
 def test_a_misspelt_command_is_not_answered_with_one_that_is_gone(run: Run) -> None:
     done = run("whyy")
     assert done.returncode == 2
@@ -197,7 +191,3 @@ def test_a_shell_completes(
     for name in ("presets/algorithms/gspo.yaml", "params.yaml"):
         (tmp_path / name).touch()
     assert _completed(run, monkeypatch, words) == offered
-
-
-def test_the_script_of_a_shell_falls_back_on_files(run: Run) -> None:
-    assert "complete -o default -F _dagrpo_completion dagrpo" in run("--show-completion", "bash").stdout

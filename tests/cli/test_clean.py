@@ -35,10 +35,6 @@ def test_tries_are_removed_with_their_states_and_named(project: Path) -> None:
     assert line.startswith(f"{TRY}: removed data/{TRY}, results/{TRY}, .state/{TRY}-0123456789abcdef (")
     assert not list(project.glob(f"*/{TRY}*/file"))
     assert list(remove_override_runs(project)) == ["There are no override runs."]
-
-
-def test_experiments_and_folders_that_no_run_has_made_stay(project: Path) -> None:
-    list(remove_override_runs(project))
     assert (project / "results/tiny/file").exists()
     assert (project / "results/old~20250101/file").exists()
 

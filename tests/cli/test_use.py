@@ -89,13 +89,6 @@ def test_a_file_whose_comments_name_other_plug_ins_is_not_edited(folder: Path) -
     assert "was edited" in _use(folder, "arithmetic_tiny").stderr
 
 
-@pytest.mark.nightly
-def test_what_use_itself_wrote_is_replaced_without_a_question(folder: Path) -> None:
-    for presets in (("qwen2_5_0_5b", "gsm8k"), ("qwen2_5_0_5b", "gsm8k", "gspo"), ("arithmetic_tiny",)):
-        assert _use(folder, *presets).returncode == 0
-    assert not list(folder.glob("params.yaml.old*"))
-
-
 def test_an_edited_file_is_not_replaced_where_nobody_can_be_asked(folder: Path) -> None:
     edited = _edit(folder)
     done = _use(folder, "arithmetic_tiny")
@@ -171,20 +164,9 @@ def test_no_hardware_is_laid_under_what_wants_or_has_none_of_it(folder: Path, ar
     assert _values(folder)["training"]["dtype"] == "float32"
 
 
-def test_a_gpu_without_a_preset_of_its_own_gets_none(folder: Path) -> None:
-    _machine_with(1, "NVIDIA L4", 23_034, folder)
-    assert "lies under" not in _use(folder, "qwen2_5_0_5b", "gsm8k").stdout
-
-
 def test_hardware_that_is_named_lies_under_everything(folder: Path) -> None:
     assert _use(folder, "qwen2_5_0_5b", "gsm8k", "--hardware", "a100_x4").returncode == 0
     assert _values(folder)["runtime"]["training"]["processes"] == 4
     refused = _use(folder, "qwen2_5_0_5b", "gsm8k", "--hardware", "grpo")
     assert refused.returncode == 1
     assert refused.stderr.startswith("--hardware is grpo: give one of a100, a100_x2")
-
-
-def test_a_default_task_is_said(folder: Path) -> None:
-    assert (
-        "so it is the default one, arithmetic: name another" in _use(folder, "grpo", "qwen2_5_0_5b", "--force").stdout
-    )

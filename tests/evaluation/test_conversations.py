@@ -39,6 +39,13 @@ def test_turns_calls_and_ends_by_kind_of_attempt(completions: Path) -> None:
             "sampled": {"answered": 3 / 4, "user_done": 1 / 4},
         },
     }
+    logged, shown = metrics_to_log(summary), dict(rows_to_show(summary))
+    assert (logged["turns_greedy"], logged["call_undecodable_sampled"], logged["stop_user_done_sampled"]) == (
+        2,
+        0.5,
+        0.25,
+    )
+    assert shown["calls, sampled"] == "ok 50.0%, undecodable 50.0%"
 
 
 def test_an_excluded_attempt_is_unverifiable_whatever_it_said(completions: Path) -> None:
@@ -70,14 +77,3 @@ def test_what_another_agent_than_our_own_loop_made_is_always_told() -> None:
     completions = made.table([made.alone(0, -1), made.alone(0, 0)])
     assert about_conversations(completions, always=False) == []
     assert dict(about_conversations(completions, always=True))["ends, sampled"] == "answered 100.0%"
-
-
-def test_the_numbers_are_logged_and_shown(completions: Path) -> None:
-    _, summary = score(completions, SCORING)
-    logged = metrics_to_log(summary)
-    assert logged["turns_greedy"] == 2.0
-    assert logged["call_undecodable_sampled"] == 0.5
-    assert logged["stop_user_done_sampled"] == 0.25
-    shown = dict(rows_to_show(summary))
-    assert shown["calls, sampled"] == "ok 50.0%, undecodable 50.0%"
-    assert shown["attempts with a call, sampled"] == "0.250"

@@ -33,12 +33,6 @@ def test_one_seed_says_nothing_of_the_variance_between_seeds() -> None:
     assert (found.seeds, found.rest, found.is_of_one_seed) == (0.0, 0.0, True)
 
 
-def test_variances_are_recovered_from_many_seeds_and_problems() -> None:
-    truth = Variance(seeds=0.02, problems=0.3, rest=0.1)
-    found = variance_of(simulated(truth, 400, 400, 0.1, np.random.default_rng(0)))
-    assert (found.seeds, found.problems, found.rest) == pytest.approx((0.02, 0.3, 0.1), rel=0.15)
-
-
 def test_least_difference_of_a_hundred_problems_with_one_seed() -> None:
     # Standard error sqrt(1/4 / 100) = 0.05; Student's quantile at 99 degrees 1.984217, the normal one of 0.8 0.841621.
     variance = Variance(seeds=0.0, problems=0.25, rest=0.0)

@@ -109,11 +109,6 @@ def test_base_and_trained_get_the_same_seeds_and_another_run_gets_others(model: 
     assert not seeds[0] & seeds[3]
 
 
-def test_only_the_first_problems_are_attempted_when_there_is_a_limit(model: Path, tmp_path: Path) -> None:
-    attempts = attempts_of(model, tmp_path, max_problems=2)
-    assert [problem.index for problem in read_prompts(attempts, load_tokenizer(model))] == [0, 1]
-
-
 def test_a_prompt_without_room_for_its_completion_names_the_row_and_the_parameter(model: Path, tmp_path: Path) -> None:
     attempts = attempts_of(model, tmp_path, questions=["1+2", "1" * 60])
     sentence = r"test\.parquet row 1: the prompt has \d+ tokens, and evaluation\.sampling\.max_new_tokens is 8, .* hold 64: lower"
@@ -122,11 +117,6 @@ def test_a_prompt_without_room_for_its_completion_names_the_row_and_the_paramete
     rated = replace(attempts, sampling=replace(attempts.sampling, section="rollout"))
     with pytest.raises(UserError, match=r"and rollout\.max_new_tokens is 8"):
         read_prompts(rated, load_tokenizer(model))
-
-
-def test_an_empty_split_is_named(model: Path, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"test\.parquet has no rows: choose tasks .* that have a test split"):
-        read_prompts(attempts_of(model, tmp_path, questions=[]), load_tokenizer(model))
 
 
 def test_a_checkpoint_that_was_changed_is_not_sampled_from(tmp_path: Path) -> None:

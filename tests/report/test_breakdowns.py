@@ -9,14 +9,10 @@ import pyarrow as pa
 import pytest
 from tests.report.synthetic import make_experiment
 
-from dagrpo.config.schema import Params
 from dagrpo.data.schema import SCHEMA
 from dagrpo.evaluation.statistics import wilson
 from dagrpo.report.breakdowns import MOST_KINDS, OTHERS, breakdown
-from dagrpo.report.build import build
-from dagrpo.report.config import Report
 from dagrpo.report.inputs import Inputs
-from dagrpo.report.page import render
 from dagrpo.report.splits import Kinds
 from dagrpo.utils.tables import write_parquet
 
@@ -101,21 +97,3 @@ def test_kinds_without_end_have_a_row_for_those_that_are_left(inputs: Inputs, tm
     assert len(groups) == MOST_KINDS + 1
     assert (groups[0].name, groups[0].problems) == (names[0], 2)
     assert (groups[-1].name, groups[-1].problems) == (OTHERS, 4)
-
-
-@pytest.mark.nightly
-def test_a_kind_cannot_be_markup(tmp_path: Path) -> None:
-    files = make_experiment(tmp_path, problems=2, steps=2)
-    files.splits.append(split(tmp_path / "s", ability=["<script>alert(1)</script>\u202e", "b"], data_source=["x", "x"]))
-    html = render(build(files.read(), Report(completions=1), {}, Params().model_dump()))
-    assert "&lt;script&gt;alert(1)&lt;/script&gt;\\u202e</th>" in html
-    assert html.count("<script") == 1
-
-
-@pytest.mark.nightly
-def test_without_samples_nothing_tells_how_hard_a_problem_is_for_base(tmp_path: Path) -> None:
-    made = make_experiment(tmp_path, problems=6, samples=0).read()
-    assert breakdown(made, TASK).by_base == []
-    assert "Groups of problems" not in render(
-        build(make_experiment(tmp_path / "x", samples=0).read(), Report(), {}, Params().model_dump())
-    )

@@ -7,7 +7,6 @@ from tests.report.synthetic import Files, make_experiment
 from tests.report.test_page import Checker, page_of
 from tests.rollout.conversations import HOSTILE
 
-from dagrpo.report.build import write
 from dagrpo.report.conversations import conversations
 from dagrpo.report.page import Page, render
 from dagrpo.utils.files import read_json
@@ -62,36 +61,6 @@ def test_the_page_is_whole_and_what_was_written_is_not_obeyed(page: Page) -> Non
     assert text.count("<script") == 1
     assert not set(HOSTILE) & {"\x1b", "\u202e", "\u2066"} & set(text)
     assert "\\u001b]8;;https://evil.example" in checked.text
-
-
-@pytest.mark.nightly
-def test_calls_are_folded_and_figures_numbered(page: Page) -> None:
-    text = render(page)
-    assert '<details class="call"><summary><code>calculator' in text
-    assert "<b>Figure 6.</b> <b>Turns and calls in training.</b>" in text
-    assert "<b>Figure 7.</b> <b>Outcomes of calls and trajectories.</b>" in text
-    assert "<dt>Call status</dt>" in text
-
-
-@pytest.mark.nightly
-def test_figures_of_conversations_are_on_the_page_alone(page: Page, tmp_path: Path) -> None:
-    write(
-        page,
-        3,
-        html=tmp_path / "report.html",
-        metrics=tmp_path / "metrics.json",
-        scores=tmp_path / "scores.csv",
-        table=tmp_path / "curves.csv",
-        summary=tmp_path / "summary.md",
-        figures=tmp_path / "figures",
-    )
-    assert not list(tmp_path.glob("figures/*call*"))
-    assert "tool/calls_mean" in (tmp_path / "curves.csv").read_text().splitlines()[0]
-
-
-@pytest.mark.nightly
-def test_an_excluded_attempt_is_not_called_wrong(page: Page) -> None:
-    assert '<span class="mark open">excluded</span>' in render(page)
 
 
 @pytest.mark.nightly

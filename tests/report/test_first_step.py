@@ -77,10 +77,6 @@ def test_where_sampling_or_reading_differ_nothing_is_compared(changed: dict[str,
     assert doubts(_first_step(experiment, 0).read(), _parameters(**changed)) == []
 
 
-def test_another_task_is_not_compared(experiment: Files) -> None:
-    assert doubts(_first_step(experiment, 0, task="gsm8k").read(), _parameters()) == []
-
-
 def test_a_doubt_stands_on_the_page_and_in_the_summary(experiment: Files, tmp_path: Path) -> None:
     page = replace(build(experiment.read(), Report(), {}, Params().model_dump()), doubts=("Seed 0: <b>odd</b>.",))
     assert "<b>Doubtful.</b> Seed 0: &lt;b&gt;odd&lt;/b&gt;." in render(page)

@@ -59,13 +59,3 @@ def test_the_history_of_runs_gets_it_as_a_curve(experiment: Files) -> None:
     assert recorded is not None
     found = {row["step"]: row["held_out/arithmetic/greedy"] for row in recorded.to_pylist()}
     assert {step: value for step, value in found.items() if value is not None} == {0: 0.25, 4: 0.375, 8: 0.5, 12: 0.625}
-
-
-@pytest.mark.nightly
-def test_training_that_evaluated_nothing_has_a_table_without_rows_and_no_curve(experiment: Files) -> None:
-    plain = render(page_of(experiment))
-    files = add_held_out(experiment, problems=0)
-    assert files.held_out
-    assert held_out_curves(files.read()) == []
-    assert render(page_of(files)) == plain
-    assert recorded_curves(files.read(), 0) is not None

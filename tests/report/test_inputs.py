@@ -44,13 +44,6 @@ def test_rollouts_that_are_not_those_of_the_manifest_are_named(experiment: Files
         first_and_last(experiment.read(), 3)
 
 
-def test_a_metric_that_was_not_recorded_is_named(experiment: Files) -> None:
-    table = read_parquet(experiment.metrics[0])
-    write_parquet(experiment.metrics[0], table.drop_columns(["policy/entropy"]))
-    with pytest.raises(ValueError, match=r"metrics\.parquet has no column `policy/entropy`: run the stage train again"):
-        _ = curves(experiment.read())["policy/entropy"]
-
-
 def test_seeds_of_different_length_are_refused(tmp_path: Path) -> None:
     files = make_experiment(tmp_path, seeds=(0, 1))
     write_parquet(files.metrics[1], read_parquet(files.metrics[1]).slice(0, 5))

@@ -89,21 +89,12 @@ def test_answers_without_pictures_need_not_become_better_with_the_others() -> No
     assert "Other metrics" not in format.interpretation(blind)
 
 
-def test_what_the_interval_covers_depends_on_the_seeds() -> None:
-    assert "only one seed was trained" in format.interpretation(comparison(BETTER))
-    assert "3 seeds give only a rough estimate" in format.interpretation(comparison(BETTER, seeds=(0, 1, 2)))
-
-
 @pytest.mark.parametrize(
     ("difference", "text"), [(0.199, "+19.9"), (-0.05, "\N{MINUS SIGN}5.0"), (0.0, "\N{PLUS-MINUS SIGN}0.0")]
 )
 def test_points_carry_a_sign(difference: float, text: str) -> None:
     assert format.points(difference) == text
-
-
-def test_an_end_of_an_interval_that_is_0_has_no_sign() -> None:
-    assert format.points_interval(estimate(0.01, 0.0, 0.022)) == "0.0 to +2.2"
-    assert format.points_interval(estimate(0.0, -0.01, 0.0)) == "\N{MINUS SIGN}1.0 to 0.0"
+    assert format.points_interval(estimate(difference, 0.0, difference)).startswith("0.0 to"), "an end of 0 has none"
 
 
 def test_comparison_agrees_with_the_scores_of_a_single_seed(experiment: Files) -> None:
@@ -128,11 +119,7 @@ def test_several_seeds_are_averaged_and_shown_one_by_one(tmp_path: Path) -> None
 def test_moving_average_leaves_out_steps_without_a_value_and_stays_after_the_last() -> None:
     averages = moving_average(np.array([[1.0, np.nan, 3.0, np.nan, np.nan]]), 2)
     np.testing.assert_array_equal(averages, [[1.0, 1.0, 3.0, 3.0, 3.0]])
-
-
-def test_moving_average_looks_back_only() -> None:
-    averages = moving_average(np.array([[1.0, 2.0, 6.0, 10.0]]), 3)
-    assert averages.tolist() == [[1.0, 1.5, 3.0, 6.0]]
+    assert moving_average(np.array([[1.0, 2.0, 6.0, 10.0]]), 3).tolist() == [[1.0, 1.5, 3.0, 6.0]], "it looks back only"
 
 
 def test_curves_csv_has_one_row_per_seed_and_step(tmp_path: Path) -> None:

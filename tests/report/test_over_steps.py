@@ -140,13 +140,6 @@ def test_a_page_of_long_attempts_stays_below_a_megabyte(tmp_path: Path) -> None:
     assert len(html.encode()) < 1_000_000
 
 
-@pytest.mark.nightly
-def test_an_experiment_whose_rollouts_do_not_name_their_problems_shows_none(tmp_path: Path) -> None:
-    page = page_of(make_experiment(tmp_path))
-    assert page.over_steps == []
-    assert 'id="over-steps"' not in render(page)
-
-
 def test_hostile_attempts_are_shown_and_not_obeyed(tmp_path: Path) -> None:
     hostile = attempts(1, [conversations.HOSTILE, "</details></script><script>alert(3)</script>" + "long" * 9000])
     html = render(page_of(trained_on(tmp_path, [hostile, hostile])))
@@ -155,14 +148,6 @@ def test_hostile_attempts_are_shown_and_not_obeyed(tmp_path: Path) -> None:
     assert html.count("<script") == 1
     assert "\u202e" not in html
     assert "<script>alert(3)</script>" in checked.text
-
-
-@pytest.mark.nightly
-def test_conversations_are_shown_turn_by_turn(tmp_path: Path) -> None:
-    html = render(page_of(make_experiment(tmp_path, tasks=("arithmetic_tool",), steps=3)))
-    section = html.partition('<section id="over-steps">')[2].partition("</section>")[0]
-    assert section.count('class="turns"') > 4
-    assert Checker(html).mistakes == []
 
 
 @pytest.mark.nightly

@@ -20,7 +20,7 @@ from dagrpo.data.schema import to_table
 from dagrpo.report.build import build
 from dagrpo.report.config import Report
 from dagrpo.report.page import render
-from dagrpo.report.splits import LONGEST_SIDE, MOST_CHARACTERS, TRAINING, Pictures
+from dagrpo.report.splits import LONGEST_SIDE, MOST_CHARACTERS, Pictures
 from dagrpo.utils.tables import write_parquet
 
 PROBLEMS = 40
@@ -65,12 +65,6 @@ def test_problems_without_pictures_and_tasks_without_any_show_none(tmp_path: Pat
     assert pictures.files == {}
 
 
-def test_the_split_that_training_drew_from_has_a_name_of_its_own(tmp_path: Path) -> None:
-    pictures = Pictures([write_split(tmp_path / "difficulty/train.parquet", {0: (picture(),)})])
-    assert len(pictures.of(TRAINING, 0)) == 1
-    assert pictures.of("difficulty", 0) == ()
-
-
 @pytest.mark.nightly
 def test_a_page_has_as_many_pictures_as_it_has_room_for(tmp_path: Path) -> None:
     rows = range(PROBLEMS)
@@ -108,12 +102,3 @@ def test_the_best_and_the_worst_are_shown_with_their_pictures_on_a_page_below_a_
     assert html.count("<img") == len(shown) >= 10
     assert {number for _, number in shown} == {"1", "2"}
     assert '; img-src data:"' in html
-
-
-@pytest.mark.nightly
-def test_a_page_without_pictures_may_load_none(tmp_path: Path) -> None:
-    html = render(
-        build(make_experiment(tmp_path).read(), Report(completions=1, smoothing=3), {}, Params().model_dump())
-    )
-    assert "<img" not in html
-    assert "img-src" not in html

@@ -42,13 +42,6 @@ def test_a_rectangle_lies_where_its_values_are_drawn(axes: Axes) -> None:
     assert text == "&lt;a&gt;"
 
 
-def test_without_ends_it_goes_from_one_end_of_the_axes_to_the_other(axes: Axes) -> None:
-    width = style.WIDTH * 72
-    beyond, all_over = rectangles(axes, Hover(axes=axes, text="a", x=(9, 99)), Hover(axes=axes, text="b"))
-    assert beyond[0] == pytest.approx([width * 0.95, 0.0, width * 0.05, 144.0], abs=0.1)
-    assert all_over[0] == pytest.approx([width * 0.5, 0.0, width * 0.5, 144.0], abs=0.1)
-
-
 @pytest.mark.parametrize("count", [1, 3, MOST_BANDS, MOST_BANDS + 1, 1000])
 def test_bands_over_steps_lie_side_by_side_and_end_at_the_last(axes: Axes, count: int) -> None:
     bands = over_steps(axes, np.arange(1.0, count + 1), lambda place: str(place + 1))

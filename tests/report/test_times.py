@@ -55,9 +55,3 @@ def test_devices_with_a_known_peak_have_their_share_of_it() -> None:
     times = [SeedTimes(seed="0", steps=[FIRST | {"timing/update_mfu": 0.25, "timing/update_seconds": 5023.0}])]
     assert dict(facts(times))["MFU of the update"] == "25.0%"
     assert dict(facts(times))["Time in steps"] == "1 h 23 min 45 s"
-
-
-def test_the_page_of_a_run_that_is_no_more_goes(tmp_path: Path) -> None:
-    (tmp_path / FILE).write_text("an earlier one")
-    assert write_times_page("tiny", [], tmp_path) is None
-    assert not (tmp_path / FILE).exists()

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from dagrpo.core.escape import visible
@@ -23,6 +22,7 @@ from dagrpo.report.conversations import Conversations
 from dagrpo.report.curves import Curves
 from dagrpo.report.examples import TaskExamples
 from dagrpo.report.figures import ReportFigure
+from dagrpo.report.html import render_html
 from dagrpo.report.inputs import Inputs
 from dagrpo.report.over_steps import MOST_ATTEMPTS, SeriesView
 from dagrpo.report.parameters import Parameter, changed, value_of
@@ -30,7 +30,6 @@ from dagrpo.report.samples import MOST_STEPS
 from dagrpo.report.tables import diagnostics, glossary, setup
 from dagrpo.utils.provenance import File, LineageRow
 
-TEMPLATE = "template.html.j2"
 SCRIPT = "page.js"
 
 
@@ -58,21 +57,10 @@ class Page:
 
 
 def render(page: Page) -> str:
-    """Render the whole HTML text. The template escapes every value, model output first of all, except figures.
-
-    Control and bidi characters are made visible everywhere: title, parameters and file names are user input too.
-    """
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    template = environment.get_template(TEMPLATE)
+    """Render the whole HTML text."""
     of_some = (*page.component_figures, *page.held_out_figures)  # experiments
-    html = template.render(
+    return render_html(
+        Path(__file__).with_name("template.html.j2"),
         page=page,
         words=wording,
         figures={each.name: each for each in (*page.figures, *of_some, *page.conversation_figures)},
@@ -91,7 +79,6 @@ def render(page: Page) -> str:
         **_of_groups(page),
         **_of_attempts(page),
     )
-    return visible(html)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,19 +8,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-from dagrpo.core.escape import visible
 from dagrpo.core.metrics import METRICS, definition_of
 from dagrpo.report import style
 from dagrpo.report.executions import circumstances, duration, executions
 from dagrpo.report.figures.parts import ReportFigure, legend
+from dagrpo.report.html import render_html
 from dagrpo.report.svg import Hover
 from dagrpo.utils.files import remove, write_text
 from dagrpo.utils.run_info import Account
 from dagrpo.utils.timings import SECONDS, read_times, step_seconds
 
-TEMPLATE = "times.html.j2"
 FILE = "times.html"
 COLOURS = (*style.SERIES, style.INK)
 
@@ -83,15 +80,9 @@ def write_times_page(
     if not times and not accounts:
         remove(path)
         return None
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
     names = parts_of(times)
-    html = environment.get_template(TEMPLATE).render(
+    html = render_html(
+        Path(__file__).with_name("times.html.j2"),
         experiment=experiment,
         figure=_figure(times, names) if times else None,
         parts=_parts(times, names),
@@ -99,7 +90,7 @@ def write_times_page(
         made=circumstances(accounts or {}),
         executions=executions(accounts or {}),
     )
-    write_text(path, visible(html))
+    write_text(path, html)
     return path
 
 

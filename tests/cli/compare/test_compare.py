@@ -18,9 +18,7 @@ from dagrpo.cli.compare.rendering import others, render, rendered, scope, verdic
 from dagrpo.config.places import ROOT
 from dagrpo.core.errors import UserError
 from dagrpo.core.trajectory import GREEDY
-from dagrpo.evaluation.config import Scoring
 from dagrpo.evaluation.outcomes import WITHOUT_PICTURES
-from dagrpo.evaluation.scoring import score
 from dagrpo.pipeline.job_files import code_files
 from dagrpo.pipeline.stages import all_stages
 from dagrpo.utils.console import plain_console
@@ -104,14 +102,6 @@ def test_scores_under_another_contract_are_not_compared(results: Path) -> None:
     comparison = compare(["one", "two"])
     assert comparison.pairs == ()
     assert "have scored arithmetic with another extractor" in comparison.notes[0]
-
-
-def test_more_than_two_are_each_compared_with_the_first(results: Path) -> None:
-    shutil.copytree(results / "one", results / "three")
-    assert [(pair.first, pair.second) for pair in compare(["one", "two", "three"]).pairs] == [
-        ("one", "two"),
-        ("one", "three"),
-    ]
 
 
 def test_what_cannot_be_compared_is_told_in_a_sentence(results: Path) -> None:
@@ -234,13 +224,6 @@ def test_the_file_of_code_that_differs_is_named_where_snakemake_has_its_digest(
     note_for_snakemake(copied, read_json(copied)["inputs"] | files)
     (found,) = differences([project.name, "other"])
     assert (found.name, found.values[0]) == ("src/dagrpo/pipeline/stages/score.py", "0" * 12)
-
-
-def test_scores_of_a_run_can_be_rescored_and_compared(results: Path) -> None:
-    """The scores are what the stage score writes, not made up for this test."""
-    path = next((results / "one").glob("**/trained/completions.parquet"))
-    table, _ = score(path, Scoring(bootstrap_draws=200))
-    assert table.equals(read_parquet(path.with_name("scores.parquet")))
 
 
 def test_answers_without_pictures_have_the_interval_that_their_score_has(results: Path) -> None:

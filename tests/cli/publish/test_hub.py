@@ -55,13 +55,6 @@ def test_a_new_repository_is_private_unless_asked_for(
     assert set(hub.visibility.values()) == {visibility}
 
 
-def test_a_second_try_sends_no_large_file_again(hub: Hub, repositories: list[Repository]) -> None:
-    send(repositories, "lab", public=False)
-    hub.requests.clear()
-    send(repositories, "lab", public=False)
-    assert not any(each.startswith("PUT") for each in hub.requests)
-
-
 @pytest.mark.parametrize(
     ("status", "remedy"), [(403, "take a token that may write"), (404, "run the same command again")]
 )

@@ -108,21 +108,11 @@ def test_the_pictures_of_a_problem_are_named_with_their_file(show: Show) -> None
     )
 
 
-def test_a_text_that_no_prompt_has_is_told(show: Show) -> None:
-    told = sentence(show("tiny", "--prompt", "capital of Italy"))
-    assert "has the text 'capital of Italy': take a shorter piece" in told
-
-
 def test_thinking_users_and_faults_are_shown(show: Show) -> None:
     text = show("tiny").stdout
     assert "(thinking) Seven and five, so five." in text
     assert "user     That is not right. Try again." in text
     assert "fault: the search server refuses" in text
-
-
-def test_full_shows_the_prompt_as_it_was_rendered(show: Show) -> None:
-    assert "<|assistant|>" not in show("tiny").stdout
-    assert "<|user|>What is 12 * 7?<|assistant|>" in show("tiny", "--full").stdout
 
 
 def test_an_evaluation_is_ordered_by_its_scores_where_there_are_some(show: Show) -> None:
@@ -134,10 +124,6 @@ def test_an_evaluation_is_ordered_by_its_scores_where_there_are_some(show: Show)
     text = show(*arguments).stdout
     assert "correct 0.400" in text
     assert text.index("problem 1, greedy") < text.index("problem 2, greedy")
-
-
-def test_a_file_is_shown_by_its_path(show: Show) -> None:
-    assert "step 1, mean reward" in show(str(RUN / "rollouts/step_00001.parquet")).stdout
 
 
 def test_what_is_not_there_is_told_with_what_is(show: Show) -> None:
@@ -153,14 +139,6 @@ def test_what_is_not_there_is_told_with_what_is(show: Show) -> None:
 def test_a_table_of_something_else_is_named(show: Show) -> None:
     write_parquet(Path("other.parquet"), made.table(ROWS).select(["task", "turns"]))
     assert "other.parquet is no table of attempts: no column `problem_index`" in sentence(show("other.parquet"))
-
-
-def test_one_of_several_seeds_is_asked_for(tmp_path: Path) -> None:
-    for seed in (3, 4):
-        (tmp_path / f"many/runs/seed_{seed}").mkdir(parents=True)
-    with pytest.raises(UserError, match=r"has the seeds 3, 4: say which with --seed"):
-        run_folder("many", None, tmp_path)
-    assert run_folder("many", 4, tmp_path).name == "seed_4"
 
 
 def test_who_names_an_experiment_that_has_tries_alone_is_told_to_name_one(tmp_path: Path) -> None:

@@ -19,7 +19,6 @@ from dagrpo.pipeline.locks import RUNNING
 from dagrpo.pipeline.record import STATES
 from dagrpo.utils import provenance
 from dagrpo.utils.checksummed_json import write_checksummed
-from dagrpo.utils.console import duration
 from dagrpo.utils.files import read_object, write_json
 from dagrpo.utils.locks import Holder
 from dagrpo.utils.process import Process
@@ -106,9 +105,10 @@ def test_more_seeds_leave_a_complete_experiment_unfinished(made_up: Project) -> 
     assert "experiment.seeds was [0] and is [0, 1]" in text()
 
 
-def test_a_failure_tells_its_sentence_and_its_log(made_up: Project) -> None:
-    fail(made_up, "mistake", "the prompt has 8 tokens.")
-    assert objects()[0]["state"] == "failed"
+@pytest.mark.parametrize(("kind", "state"), [("mistake", "failed"), ("stopped", "stopped")])
+def test_a_failure_tells_its_sentence_and_its_log(made_up: Project, kind: str, state: str) -> None:
+    fail(made_up, kind, "the prompt has 8 tokens.")
+    assert objects()[0]["state"] == state
     assert f"train, seed 0: the prompt has 8 tokens. Log: logs/{made_up.name}/seed_0/train.log" in text()
 
 
@@ -135,11 +135,6 @@ def test_each_record_is_read_once(made_up: Project, monkeypatch: pytest.MonkeyPa
         monkeypatch.setattr(module, "read_object", counted)
     objects()
     assert read == dict.fromkeys(made_up.provenances, 1)
-
-
-def test_what_was_told_to_stop_has_not_failed(made_up: Project) -> None:
-    fail(made_up, "stopped", "stopped at step 3; the same command goes on from there.")
-    assert objects()[0]["state"] == "stopped"
 
 
 def test_a_training_at_its_work_tells_step_reward_and_time_left(made_up: Project) -> None:
@@ -185,20 +180,6 @@ def test_a_damaged_record_is_told_and_hides_nothing_else(made_up: Project) -> No
     assert (found["state"], len(found["damaged"])) == ("stale", 1)
 
 
-def test_where_nothing_has_been_run_it_says_how_to_begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("Snakefile").touch()
-    assert "`dagrpo use arithmetic_tiny` selects one" in text()
-
-
-def test_a_folder_without_params_has_its_results_all_the_same(made_up: Project) -> None:
-    Path("params.yaml").unlink()
-    shutil.rmtree("data")
-    (found,) = objects()
-    assert found["state"] == "stale"
-    assert found["stale"][0]["changes"][0]["now"] is None
-
-
 def test_a_mistake_in_params_hides_no_experiment_and_is_the_last_word(made_up: Project) -> None:
     written = Path("params.yaml").read_text()
     Path("params.yaml").write_text(written.replace("name: ppo_clip", "name: my_lab.broken:LOSS"))
@@ -209,19 +190,6 @@ def test_a_mistake_in_params_hides_no_experiment_and_is_the_last_word(made_up: P
     assert [each["state"] for each in objects()] == ["done"]
 
 
-def test_a_task_that_cannot_be_imported_hides_no_experiment_and_is_the_last_word(made_up: Project) -> None:
-    made_up.write_params(experiment={"evaluate": ["my_lab.broken.TASK"], "tasks": ["arithmetic", "my_lab.broken.TASK"]})
-    done = CliRunner().invoke(app, ["status"])
-    assert done.exit_code == 1
-    assert f"{made_up.name}  done" in done.stdout
-    assert "my_lab.broken.TASK" in str(done.exception)
-
-
-@pytest.mark.parametrize(("seconds", "words"), [(45.4, "45 s"), (720.0, "12 min"), (12000.0, "3 h 20 min")])
-def test_a_duration_is_told_in_two_units_at_most(seconds: float, words: str) -> None:
-    assert duration(seconds) == words
-
-
 def test_a_stage_whose_folder_was_removed_is_stale_before_those_that_read_it(made_up: Project) -> None:
     folder = made_up.provenance("export").parent
     shutil.rmtree(folder)
@@ -230,9 +198,3 @@ def test_a_stage_whose_folder_was_removed_is_stale_before_those_that_read_it(mad
     assert first["what"] == "export, seed 0"
     assert f"export, seed 0 would run again: {folder} is missing" in text()
     assert all(other["what"] != "export, seed 0" for other in others)
-
-
-def test_a_stage_that_has_not_run_yet_is_not_stale(made_up: Project) -> None:
-    shutil.rmtree(made_up.provenance("report").parent)
-    (found,) = objects()
-    assert found["stale"] == []

@@ -91,8 +91,11 @@ def test_programs_get_one_object(made_up: Project) -> None:
 def test_what_no_stage_makes_is_told(made_up: Project) -> None:
     with pytest.raises(UserError, match=r"params.yaml is not made by a stage"):
         explain(Path("params.yaml"))
-    with pytest.raises(UserError, match=r"score, seed 9, aime, base, which makes it, has not run to its end here"):
-        explain(Path(f"results/{made_up.name}/runs/seed_9/eval/aime/base/scores.json"))
+    for file, job in (("eval/aime/base/scores.json", "score, seed 9, aime, base"), ("policy", "train, seed 9")):
+        with pytest.raises(UserError, match=f"{job}, which makes it, has not run to its end here"):
+            explain(Path(f"results/{made_up.name}/runs/seed_9/{file}"))
+    with pytest.raises(UserError, match=r"train is a stage: name a file that it makes, such as .*/provenance\.json"):
+        explain(Path("train"))
 
 
 def test_a_misspelt_experiment_gets_the_nearest(made_up: Project) -> None:
@@ -106,13 +109,3 @@ def test_a_misspelt_experiment_gets_the_nearest(made_up: Project) -> None:
         UserError, match=f"is an experiment: name one of its files, such as results/{made_up.name}/report"
     ):
         explain(Path(made_up.name))
-
-
-def test_the_name_of_a_stage_gets_a_file_that_it_makes(made_up: Project) -> None:
-    with pytest.raises(UserError, match=r"train is a stage: name a file that it makes, such as .*/provenance\.json"):
-        explain(Path("train"))
-
-
-def test_a_folder_that_a_stage_has_yet_to_make_is_told_with_its_stage(made_up: Project) -> None:
-    with pytest.raises(UserError, match=r"train, seed 9, which makes it, has not run to its end here"):
-        explain(Path(f"results/{made_up.name}/runs/seed_9/policy"))

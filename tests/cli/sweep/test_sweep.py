@@ -10,7 +10,7 @@ from typer.testing import CliRunner, Result
 
 from dagrpo.cli.application import app
 from dagrpo.cli.sweep.figure import value_in_words
-from dagrpo.cli.sweep.rendering import headline, render, scope
+from dagrpo.cli.sweep.rendering import headline, scope
 from dagrpo.cli.sweep.results import SweepResults, grouped, read_results
 from dagrpo.config.documents import params_yaml
 from dagrpo.config.schema import Params, parse
@@ -108,11 +108,6 @@ def test_the_command_writes_json_and_a_page(params: Params, tmp_path: Path) -> N
     html = page.read_text()
     assert "<svg" in html
     assert "<script" not in html
-
-
-def test_a_sweep_without_scores_has_a_page_too(params: Params) -> None:
-    shutil.rmtree("results")
-    assert "No cell has scores yet." in render(read_results("rates", params))
 
 
 def test_values_are_words_of_params_yaml() -> None:

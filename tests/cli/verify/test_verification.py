@@ -72,11 +72,6 @@ def test_a_byte_a_missing_file_and_a_stranger_are_told_apart(made_up: Project) -
     assert "`dvc checkout --force` restores" in done.stdout
 
 
-def test_a_stranger_alone_is_no_fault(made_up: Project) -> None:
-    Path("results", made_up.name, "notes.txt").write_text("mine")
-    assert run(made_up.name).exit_code == 0
-
-
 def test_an_input_that_was_made_again_since_breaks_the_chain(made_up: Project) -> None:
     provenance = made_up.provenance("sample")
     completions = provenance.parent / "completions.parquet"
@@ -137,13 +132,6 @@ def test_a_name_without_a_record_is_told(made_up: Project) -> None:
         match=r"There is no record of an experiment `other` in data, models, results: there is only arithmetic_tiny",
     ):
         verify("other")
-
-
-def test_a_misspelt_name_is_an_experiments_and_gets_the_nearest(made_up: Project) -> None:
-    misspelt = f"{made_up.name[:-1]}"
-    done = run(misspelt)
-    assert done.exit_code == 1
-    assert str(done.exception).endswith(f"the nearest one is `{made_up.name}`.")
 
 
 def test_programs_get_an_object_for_each_file(made_up: Project) -> None:

@@ -6,24 +6,30 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from dagrpo import report
 from dagrpo.cli.compare.comparison import Comparison, Metric, TaskPair
 from dagrpo.cli.compare.differences import RUNTIME, Difference
-from dagrpo.core.escape import one_line, visible
+from dagrpo.core.escape import one_line
 from dagrpo.report import format
-from dagrpo.report.format import least_shown, metric_label, percent, percent_interval, plural, points, points_interval
+from dagrpo.report.format import (
+    least_shown,
+    metric_label,
+    percent,
+    percent_interval,
+    plural,
+    points,
+    points_interval,
+)
+from dagrpo.report.html import render_html
 
 WORDS = {"better": True, "worse": False}
 NOTHING_DIFFERS = "On record, nothing differs between them in parameters, data, code, environment or runtime."
 RUNTIME_TITLE = "Runtime settings that differ (they change results only by rounding)"
 LONGEST = 60  # characters of a value
 STYLES = {True: "bold green", False: "bold red", None: ""}
-TEMPLATE = "page.html.j2"
 
 
 def verdict(pair: TaskPair) -> str:
@@ -125,18 +131,10 @@ def _differences(title: str, rows: Sequence[Difference], names: Sequence[str]) -
 
 
 def render(comparison: Comparison) -> str:
-    """Return a comparison as one HTML page; the template escapes every value."""
-    styles = Path(report.__file__).parent
-    environment = Environment(
-        loader=FileSystemLoader([Path(__file__).parent, styles]),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
+    """Return a comparison as one HTML page."""
     groups = [(group, list(members)) for group, members in groupby(comparison.differences, lambda each: each.group)]
-    html = environment.get_template(TEMPLATE).render(
+    return render_html(
+        Path(__file__).with_name("page.html.j2"),
         comparison=comparison,
         groups=groups,
         verdict=verdict,
@@ -146,7 +144,6 @@ def render(comparison: Comparison) -> str:
         nothing_differs=NOTHING_DIFFERS,
         runtime_title=RUNTIME_TITLE,
     )
-    return visible(html)
 
 
 def as_object(comparison: Comparison) -> dict[str, Any]:

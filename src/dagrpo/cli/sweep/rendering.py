@@ -6,20 +6,18 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from dagrpo import report
 from dagrpo.cli.sweep.figure import against_axes, value_in_words
 from dagrpo.cli.sweep.results import CellScore, SweepResults, TaskResults
-from dagrpo.core.escape import one_line, visible
+from dagrpo.core.escape import one_line
 from dagrpo.evaluation.statistics import Estimate
 from dagrpo.report import format
 from dagrpo.report.format import percent, percent_interval, plural, points, points_interval
+from dagrpo.report.html import render_html
 
-TEMPLATE = "page.html.j2"
 LONGEST = 60  # characters of a value
 NOTHING_FINISHED = "No cell has scores yet."
 
@@ -109,16 +107,9 @@ def _difference(difference: Estimate | None) -> str:
 
 
 def render(results: SweepResults) -> str:
-    """Return the results as one HTML page; the template escapes every value, except figures."""
-    environment = Environment(
-        loader=FileSystemLoader([Path(__file__).parent, Path(report.__file__).parent]),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    html = environment.get_template(TEMPLATE).render(
+    """Return the results as one HTML page."""
+    return render_html(
+        Path(__file__).with_name("page.html.j2"),
         results=results,
         figures={task.task: against_axes(task, results.axes, number) for number, task in enumerate(results.tasks)},
         headline=headline,
@@ -129,7 +120,6 @@ def render(results: SweepResults) -> str:
         words=format,
         nothing_finished=NOTHING_FINISHED,
     )
-    return visible(html)
 
 
 def as_object(results: SweepResults) -> dict[str, Any]:

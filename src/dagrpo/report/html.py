@@ -1,0 +1,25 @@
+"""HTML pages from templates: of the report, of its times, of a comparison, of a sweep."""
+
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from dagrpo.core.escape import visible
+
+
+def render_html(template: Path, **values: Any) -> str:
+    """Render a template, which may include those of this folder.
+
+    Every value is escaped, model output first of all, except figures. Control and bidi characters are made visible everywhere:
+    titles, parameters and file names are user input too.
+    """
+    environment = Environment(
+        loader=FileSystemLoader([template.parent, Path(__file__).parent]),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    return visible(environment.get_template(template.name).render(**values))
