@@ -218,3 +218,29 @@ def history(root: Path) -> dict[str, Any]:
         paths = [path for path in sorted(files.rglob("*")) if path.is_file()]
         held |= {f"{names[run_id]}: file {path.relative_to(files)}": path.read_bytes() for path in paths}
     return held
+
+
+class Crash(BaseException):
+    """Nothing in the package catches it, as nothing outlives a SIGKILL."""
+
+
+class CrashingClient:
+    """The real client, until its n-th call: that one does its work, but its caller does not live to see it."""
+
+    def __init__(self, client: object, calls: float) -> None:
+        self._client = client
+        self._calls_left = calls
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._client, name)
+        if not callable(method):
+            return method
+
+        def call(*arguments: Any, **options: Any) -> Any:
+            found = method(*arguments, **options)
+            self._calls_left -= 1
+            if self._calls_left == 0:
+                raise Crash
+            return found
+
+        return call

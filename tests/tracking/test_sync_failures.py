@@ -2,13 +2,13 @@
 
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
-from mlflow.tracking import MlflowClient
 from tests.tracking.conftest import (
     SEED,
+    Crash,
+    CrashingClient,
     StartStage,
     accounted,
     finish,
@@ -72,32 +72,6 @@ def test_a_stage_that_was_killed_after_its_last_output_is_no_killed_run(project:
     process.communicate()
     sync.sync()
     assert [run.info.status for run in stage_runs(project)] == ["FINISHED"]
-
-
-class Crash(BaseException):
-    """Nothing in the package catches it, as nothing outlives a SIGKILL."""
-
-
-class CrashingClient:
-    """The real client, until its n-th call: that one does its work, but its caller does not live to see it."""
-
-    def __init__(self, client: MlflowClient, calls: int) -> None:
-        self._client = client
-        self._calls_left = calls
-
-    def __getattr__(self, name: str) -> Any:
-        method = getattr(self._client, name)
-        if not callable(method):
-            return method
-
-        def call(*arguments: Any, **options: Any) -> Any:
-            found = method(*arguments, **options)
-            self._calls_left -= 1
-            if self._calls_left == 0:
-                raise Crash
-            return found
-
-        return call
 
 
 @pytest.mark.parametrize("stride", [pytest.param(1, marks=pytest.mark.nightly), 10])

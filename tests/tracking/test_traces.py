@@ -1,7 +1,6 @@
 """Attempts arrive in MLflow as traces of their run, once, however often they are written."""
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from mlflow.entities import Span, Trace, TraceInfo, TraceState
 from mlflow.tracing.client import TracingClient
 from mlflow.tracking import MlflowClient
 from tests.rollout import conversations as made
-from tests.tracking.conftest import execution, stage_record, stage_runs, write
+from tests.tracking.conftest import Crash, CrashingClient, execution, stage_record, stage_runs, write
 
 from dagrpo.report.attempt import Attempt, attempt_of, attempts_of
 from dagrpo.report.samples import evenly, ranked
@@ -87,29 +86,6 @@ def test_a_trace_belongs_to_its_run_and_says_what_it_is_worth(recorded: Path) ->
     (truth,) = [each.expectation.value for each in best.info.assessments if each.expectation]
     assert truth == "84"
     assert best.info.tags["step"] == "10"
-
-
-class Crash(Exception):
-    """Nothing catches it, as nothing outlives a SIGKILL."""
-
-
-class CrashingClient:
-    """The real client, until its n-th call: that one does its work, but its caller does not live to see it."""
-
-    def __init__(self, client: TracingClient, calls: float) -> None:
-        self._client = client
-        self._calls_left = calls
-
-    def __getattr__(self, name: str) -> Callable[..., Any]:
-        def call(*arguments: Any, **options: Any) -> Any:
-            try:
-                return getattr(self._client, name)(*arguments, **options)
-            finally:
-                self._calls_left -= 1
-                if self._calls_left == 0:
-                    raise Crash
-
-        return call
 
 
 @pytest.mark.parametrize("calls", range(1, 5))

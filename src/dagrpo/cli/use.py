@@ -52,7 +52,7 @@ def use(names: Sequence[str], *, force: bool, hardware: str | None = None) -> No
     old, new = _present(), params_yaml(params).encode()
     if old is not None:
         _show_what_changes(params)
-        if old != new and _is_edited(old):
+        if old != new and not _wrote(old) and not any(_says(name, old) for name in experiments()):
             _require_consent(force=force)
             _say(f"The edited one is kept as {_keep_copy(old)}.")
     write_text(PARAMS, new.decode())
@@ -88,10 +88,6 @@ def _show_what_changes(new: Params) -> None:
 
 def _line(change: Change) -> Text:
     return Text.assemble(f"{change.key}: ", (change.old, "red"), " -> ", (change.new, "green"))
-
-
-def _is_edited(text: bytes) -> bool:
-    return not _wrote(text) and not any(_says(name, text) for name in experiments())
 
 
 def _wrote(text: bytes) -> bool:

@@ -131,17 +131,12 @@ def _inputs(records: Sequence[ExecutionRecord]) -> Iterator[Verified]:
                     description = f"made again by {maker.what} after {each.what} has read it"
                     yield Verified(path=path, state=State.CHANGED, description=description, bytes=0)
             elif is_own(path, each.experiment):
-                if not _is_record(path):
+                if not path.endswith(PROVENANCE):  # which the report reads, and which is itself a record
                     yield _file(Path(path), digest, f"input of {each.what}")
             elif Path(path).is_file():
                 yield _file(Path(path), digest, f"raw input of {each.what}")
             else:
                 yield Verified(path=path, state=State.UNKNOWN, description=f"{NOT_HERE}, read by {each.what}", bytes=0)
-
-
-def _is_record(path: str) -> bool:
-    """Return True for a provenance file, which the report reads, and which is itself a record."""
-    return path.endswith(PROVENANCE)
 
 
 def _unknown(experiment: str, recorded: set[str]) -> Iterator[Verified]:
@@ -183,7 +178,6 @@ def verify_experiment(experiment: str, *, as_json: bool) -> None:
     """Print every file that is not whole. Raises typer.Exit with 1 if one is missing or changed."""
     from rich.text import Text
 
-    from dagrpo.cli.verify import State, counts, verify
     from dagrpo.core.escape import one_line
     from dagrpo.utils.console import plain_console
 

@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from dagrpo.core.escape import one_line, visible
 from dagrpo.core.types import BROKEN
+from dagrpo.report.format import plural
 from dagrpo.rollout.transcript import Call, Transcript, Utterance, transcript
 
 LONGEST_TEXT = 1500  # characters of one text
@@ -52,10 +53,8 @@ class Attempt:
     @property
     def size(self) -> str:
         """Numbers of turns, calls and tokens in words."""
-        turns = (
-            [_plural(self.read.turns, "turn"), _plural(len(self.read.calls), "call")] if self.is_conversation else []
-        )
-        return ", ".join([*turns, _plural(self.read.tokens, "token")])
+        turns = [plural(self.read.turns, "turn"), plural(len(self.read.calls), "call")] if self.is_conversation else []
+        return ", ".join([*turns, plural(self.read.tokens, "token")])
 
     @property
     def end(self) -> str:
@@ -97,7 +96,3 @@ def _readable(read: Transcript, longest: int | None) -> Transcript:
         fault=text(read.fault),
         utterances=tuple(map(utterance, read.utterances)),
     )
-
-
-def _plural(count: int, noun: str) -> str:
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"

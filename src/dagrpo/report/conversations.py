@@ -6,7 +6,6 @@ A fixed rule selects the attempts. Left out for an experiment whose attempts are
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import pyarrow as pa
 
@@ -66,7 +65,8 @@ class Conversations:
 
 def conversations(inputs: Inputs, count: int) -> Conversations | None:
     """Collect everything on conversations, with `count` best and worst attempts of each kind; None without conversations."""
-    talking = [task for task in inputs.tasks if any("conversations" in each for each in _summaries(inputs, task))]
+    every = [(policy, seed) for policy in VARIANTS for seed in inputs.seeds]
+    talking = [task for task in inputs.tasks if any("conversations" in inputs.summary(task, *each) for each in every)]
     trained = _of_training(inputs, count)
     if not talking and trained is None:
         return None
@@ -75,10 +75,6 @@ def conversations(inputs: Inputs, count: int) -> Conversations | None:
         shares=[_shares(inputs, task) for task in talking],
         attempts=[*([trained] if trained else []), *(_of_evaluation(inputs, task, count) for task in talking)],
     )
-
-
-def _summaries(inputs: Inputs, task: str) -> list[Mapping[str, Any]]:
-    return [inputs.summary(task, policy, seed) for policy in VARIANTS for seed in inputs.seeds]
 
 
 def _row(inputs: Inputs, task: str, policy: Variant) -> PolicyRow:

@@ -199,15 +199,12 @@ def unfinished() -> Iterator[Execution]:
             if note.exists():
                 raise
             continue  # its stage has ended well meanwhile
-        is_unclear = execution.status != "FAILED" and not _works_here(execution)
+        is_here = execution.process is not None and execution.process.is_here
+        is_unclear = execution.status != "FAILED" and not (execution.status == "RUNNING" and is_here)
         if is_unclear and _has_results(execution):
             yield replace(execution, status="KILLED", is_outdated=True)
         else:
             yield execution
-
-
-def _works_here(execution: Execution) -> bool:
-    return execution.status == "RUNNING" and execution.process is not None and execution.process.is_here
 
 
 def _has_results(execution: Execution) -> bool:

@@ -143,7 +143,9 @@ def _require_same_code(module: str, known: Mapping[str, str], crate: Path) -> No
     crate: the crate's folder, none of whose files is your own.
     """
     shown = one_line(module, 200)
-    files = [file for file in code_of(module) if not _is_of_dagrpo(file)] if _is_name(module) else []
+    is_name = all(part.isidentifier() for part in module.split("."))
+    files = code_of(module) if is_name else ()
+    files = [file for file in files if not place_of(file).resolve().is_relative_to(PACKAGE)]
     if not files or any(
         _is_installed(file) or place_of(file).resolve().is_relative_to(crate.resolve()) for file in files
     ):
@@ -157,14 +159,6 @@ def _require_same_code(module: str, known: Mapping[str, str], crate: Path) -> No
                 f"The crate names code, {shown}, of which {file} here is another than its author's: get that version, or run "
                 "your own with `dagrpo use`."
             )
-
-
-def _is_name(module: str) -> bool:
-    return all(part.isidentifier() for part in module.split("."))
-
-
-def _is_of_dagrpo(file: str) -> bool:
-    return place_of(file).resolve().is_relative_to(PACKAGE)
 
 
 def _is_installed(file: str) -> bool:

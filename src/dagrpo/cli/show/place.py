@@ -1,7 +1,6 @@
 """The file of attempts: of a step, an evaluation, or a path."""
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -40,7 +39,7 @@ def run_folder(name: str, seed: int | None, root: Path = RESULTS) -> Path:
                 if len(overrides) == 1
                 else "override runs of it: give the name of one"
             )
-            raise UserError(f"There is no run `{name}`, only {one_of}, {_listed(overrides)}.")
+            raise UserError(f"There is no run `{name}`, only {one_of}, {', '.join(overrides)}.")
         if (root / name).is_dir():
             raise UserError(
                 f"The experiment `{name}` has no trained step and no evaluation yet: `dagrpo status` says what runs."
@@ -50,10 +49,10 @@ def run_folder(name: str, seed: int | None, root: Path = RESULTS) -> Path:
             "named as well."
         )
     if seed is None and len(seeds) > 1 and "0" not in seeds:
-        raise UserError(f"{runs} has the seeds {_listed(seeds)}: say which with --seed.")
+        raise UserError(f"{runs} has the seeds {', '.join(seeds)}: say which with --seed.")
     chosen = str(seed) if seed is not None else "0" if "0" in seeds else seeds[0]
     if chosen not in seeds:
-        raise UserError(f"{runs} has no seed {chosen}: it has {_listed(seeds)}.")
+        raise UserError(f"{runs} has no seed {chosen}: it has {', '.join(seeds)}.")
     return runs / f"seed_{chosen}"
 
 
@@ -79,7 +78,7 @@ def evaluation(run: Path, task: str, which: Which) -> Place:
         existing = sorted(
             str(path.parent.relative_to(run / "eval")) for path in run.glob("eval/*/*/completions.parquet")
         )
-        hint = f"it has {_listed(existing)}" if existing else "it has none yet"
+        hint = f"it has {', '.join(existing)}" if existing else "it has none yet"
         raise UserError(f"{run} has no evaluation {task}/{which}: {hint} (--task and --which choose).")
     return Place(attempts=attempts, scores=scores if scores.is_file() else None, run=run)
 
@@ -98,7 +97,3 @@ def tokenizer_file(place: Place) -> Path | None:
     """Return the tokenizer of the run's checkpoints; None if there is no checkpoint with one."""
     folders = [place.run / name for name in WITH_TOKENIZER] if place.run else []
     return next((path for folder in folders if (path := folder / "tokenizer.json").is_file()), None)
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(names)

@@ -15,6 +15,7 @@ from dagrpo.cli.show.attempts import Chosen
 from dagrpo.cli.show.place import Place, tokenizer_file
 from dagrpo.core.escape import one_line, visible
 from dagrpo.report.attempt import Attempt
+from dagrpo.report.format import plural
 from dagrpo.rollout.transcript import Call, Segment, Transcript, Utterance, segments
 from dagrpo.utils.console import VisibleConsole
 
@@ -39,7 +40,7 @@ def console() -> VisibleConsole:
 
 def heading(chosen: Chosen, source: str, *, coloured: bool) -> RenderableType:
     """Return the heading: the source of the attempts, and the meaning of the colours."""
-    facts = [_counted(chosen.attempts, "attempt")]
+    facts = [plural(chosen.attempts, "attempt")]
     facts += [f"step {chosen.step}"] if chosen.step is not None else []
     label = "mean reward" if chosen.step is not None else "correct"
     facts += [f"{label} {chosen.mean:.3f}"] if chosen.mean is not None else ["not graded"]
@@ -131,10 +132,6 @@ def _tokens(samples: Sequence[Sequence[Segment]], decode: Decode) -> Iterator[tu
         for segment in sample:
             label, style = ("wrote", WRITTEN) if segment.written else ("given", CONTEXT)
             yield label, Text(visible(decode(segment.token_ids)), style=style)
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 def decoder(place: Place) -> Decode | None:

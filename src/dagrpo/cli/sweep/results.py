@@ -109,7 +109,8 @@ def _evaluated(cell: CellRun) -> Evaluated | None:
 
 
 def _of_task(task: str, cells: Sequence[tuple[CellRun, Evaluated]], axes: Sequence[str]) -> TaskResults:
-    reference = next((each for cell, each in cells if _has_the_files_values(cell)), cells[0][1])
+    own = [each for cell, each in cells if all(key.startswith("experiment.") for key in cell.run.overrides)]
+    reference = own[0] if own else cells[0][1]  # the cell with the values of params.yaml, but for name and seeds
     troubles = {each.name: trouble_between(reference, each, task) for _, each in cells}
     comparisons = sum(trouble is None for trouble in troubles.values()) - 1
     scores = [_score(task, cell, each, reference, troubles[each.name], comparisons) for cell, each in cells]
@@ -122,11 +123,6 @@ def _of_task(task: str, cells: Sequence[tuple[CellRun, Evaluated]], axes: Sequen
         means=tuple(_means(task, cells, axes)),
         notes=tuple(trouble for trouble in troubles.values() if trouble is not None),
     )
-
-
-def _has_the_files_values(cell: CellRun) -> bool:
-    """Return True if a cell differs from params.yaml in its name and seeds alone."""
-    return all(key.startswith("experiment.") for key in cell.run.overrides)
 
 
 def _score(

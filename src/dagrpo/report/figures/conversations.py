@@ -92,14 +92,11 @@ def _bars(axes: Axes, title: str, by_policy: Mapping[Variant, Mapping[str, float
     axes.grid(False, axis="y")
     if not names:
         axes.text(0.5, 0.5, "no calls", transform=axes.transAxes, ha="center", va="center")
-    return [
-        Hover(axes=axes, text=f"{name}: {', '.join(_of_both(by_policy, name))}", y=(place - 0.5, place + 0.5))
-        for place, name in enumerate(names)
-    ]
-
-
-def _of_both(by_policy: Mapping[Variant, Mapping[str, float]], name: str) -> list[str]:
-    return [f"{policy} {by_policy[policy].get(name, 0.0):.1%}" for policy in VARIANTS]
+    hovers = []
+    for place, name in enumerate(names):
+        both = ", ".join(f"{policy} {by_policy[policy].get(name, 0.0):.1%}" for policy in VARIANTS)
+        hovers.append(Hover(axes=axes, text=f"{name}: {both}", y=(place - 0.5, place + 0.5)))
+    return hovers
 
 
 def _in_words(each: Shares) -> str:

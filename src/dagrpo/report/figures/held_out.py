@@ -56,11 +56,6 @@ def _curve(inputs: Inputs, task: str) -> HeldOutCurve | None:
     )
 
 
-def uses_the_test_split(curves: Sequence[HeldOutCurve]) -> bool:
-    """Return True if some held-out problems are also those of the scores."""
-    return any(curve.split == "test" for curve in curves)
-
-
 def held_out_accuracy(curves: Sequence[HeldOutCurve]) -> ReportFigure:
     """Draw a panel for each task and a line for each seed; intervals are a band for one seed, bars for several."""
     columns = min(len(curves), COLUMNS)
@@ -132,7 +127,7 @@ def _caption(curves: Sequence[HeldOutCurve]) -> str:
         f"Greedy accuracy, on the same problems at each step, with its {100 * curves[0].confidence:g}% interval over the choice of "
         "problems (Wilson). It selected nothing: the trained policy is that of the last step."
     )
-    if not uses_the_test_split(curves):
+    if all(curve.split != "test" for curve in curves):
         return interval
     return (
         f"{interval} The scores above use the same test split: if this curve guides a choice, such as the number of steps or the "

@@ -185,9 +185,7 @@ def paired_steps(axes: Axes, samples: Sequence[Floats], edges: Floats) -> list[H
 
 
 def phase_legend(figure: Figure, phases: Phases) -> None:
-    first, last = (_steps_in_words(*phase.steps) for phase in phases)
+    first, last = (
+        f"step {start}" if start == end else f"steps {start}{EN_DASH}{end}" for start, end in (p.steps for p in phases)
+    )
     legend(figure, [(first, style.BASE, "s"), (last, style.TRAINED, "s")])
-
-
-def _steps_in_words(first: int, last: int) -> str:
-    return f"step {first}" if first == last else f"steps {first}{EN_DASH}{last}"
