@@ -12,8 +12,6 @@ from dagrpo.utils.provenance import Execution, files_of
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
 
-RUNS_PER_PAGE = 1000
-
 
 def past_executions(root: Path) -> list[Execution]:
     """Return every finished execution on record, newest first. Takes seconds: it imports MLflow.
@@ -36,14 +34,10 @@ def _client(uri: str) -> "MlflowClient":
 
 
 def _tags_of_runs(client: "MlflowClient") -> Iterator[Mapping[str, str]]:
+    from dagrpo.tracking.runs import all_runs
+
     experiments = [experiment.experiment_id for experiment in client.search_experiments()]
-    token = None
-    while True:
-        page = client.search_runs(experiments, "tags.role = 'stage'", max_results=RUNS_PER_PAGE, page_token=token)
-        yield from (run.data.tags for run in page)
-        token = page.token
-        if not token:
-            return
+    return (run.data.tags for run in all_runs(client, experiments, "tags.role = 'stage'"))
 
 
 def _execution(tags: Mapping[str, str]) -> Execution | None:

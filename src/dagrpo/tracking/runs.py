@@ -175,7 +175,7 @@ class Runs:
         self.client = client
         self.experiment_id = experiment_id
         self._tags = dict(tags)  # of the experiment
-        self._runs = [Run.of(client, run) for run in _all(client, experiment_id)]
+        self._runs = [Run.of(client, run) for run in all_runs(client, [experiment_id])]
         self._answers: dict[tuple[str, ...], Any] = {}
 
     def by_id(self, run_id: str) -> Run:
@@ -252,10 +252,11 @@ def _is_moved(client: MlflowClient, experiment: Experiment, artifacts: str | Non
     return is_embedded and place != artifacts and Path(place).name == ARTIFACTS
 
 
-def _all(client: MlflowClient, experiment_id: str) -> Iterator[MlflowRun]:
-    token = None
+def all_runs(client: MlflowClient, experiment_ids: list[str], filter_string: str = "") -> Iterator[MlflowRun]:
+    """Yield the runs of experiments that fit MLflow's filter, newest first."""
+    order, token = ["attributes.start_time DESC"], None
     while True:
-        page = client.search_runs([experiment_id], order_by=["attributes.start_time DESC"], page_token=token)
+        page = client.search_runs(experiment_ids, filter_string, order_by=order, page_token=token)
         yield from page
         token = page.token
         if not token:

@@ -5,7 +5,6 @@ holds no times, which differ between runs. Ids derive from the run and the index
 idempotent: a trace that MLflow has is not begun again, and a span that it has is replaced.
 """
 
-import logging
 from collections.abc import Iterator, Mapping, Sequence
 
 from mlflow.entities import (
@@ -34,7 +33,6 @@ PREVIEW = 1000  # characters in MLflow's list of traces
 NANOSECONDS = 1_000_000  # of a millisecond
 FIRST = 1  # the step whose attempts are those of the policy that training begins with
 TICK = 1000  # nanoseconds between two spans: for their order, since their times are unknown
-logger = logging.getLogger(__name__)
 
 
 def traces_of(
@@ -62,19 +60,16 @@ def log_traces(
 ) -> None:
     """Bring traces into an experiment.
 
-    is_new: the run was created just now, and has none of them. A server too old for traces goes without them. Raises
-    MlflowException and others if the server has a problem.
+    is_new: the run was created just now, and has none of them. Raises NotImplementedError if the server is too old for traces,
+    MlflowException and others if it has a problem.
     """
     if not traces:
         return
-    try:
-        known = set() if is_new else _known(client, traces[0][0], experiment)
-        for info, _ in traces:
-            if info.trace_id not in known:
-                client.start_trace(info)
-        client.log_spans(experiment, [span for _, spans in traces for span in spans])
-    except NotImplementedError as error:
-        logger.warning("the traces of a run are not recorded: %s", error)
+    known = set() if is_new else _known(client, traces[0][0], experiment)
+    for info, _ in traces:
+        if info.trace_id not in known:
+            client.start_trace(info)
+    client.log_spans(experiment, [span for _, spans in traces for span in spans])
 
 
 def _known(client: TracingClient, info: TraceInfo, experiment: str) -> set[str]:
