@@ -34,7 +34,6 @@ def remove_override_runs(root: Path) -> Iterator[str]:
 
 
 def _override_runs(root: Path) -> dict[str, list[Path]]:
-    """Return the folders of each override run, by its name."""
     runs: dict[str, list[Path]] = {}
     for top in (*TOPS, "logs", str(STATES)):
         for folder in sorted((root / top).iterdir()) if (root / top).is_dir() else ():

@@ -120,6 +120,5 @@ def _cells(scores: Sequence[Score]) -> Iterator[str]:
 
 
 def _visible(answer: str) -> str:
-    """Return an answer cut for a terminal, without control characters."""
     text = "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in answer[:60])
     return escape(text if len(answer) <= 60 else f"{text}...")

@@ -91,7 +91,6 @@ def _line(change: Change) -> Text:
 
 
 def _wrote(text: bytes) -> bool:
-    """Return True if this command wrote the text last."""
     try:
         return read_text(DIGEST, "") == _digest(text)
     except UserError:  # missing or damaged

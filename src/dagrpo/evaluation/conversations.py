@@ -56,7 +56,6 @@ def _described(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _shares(values: Iterable[str]) -> dict[str, float]:
-    """Return the share of each value that occurs, the most frequent first."""
     counts = Counter(values)
     return {
         name: count / counts.total() for name, count in sorted(counts.items(), key=lambda item: (-item[1], item[0]))

@@ -56,7 +56,6 @@ class HeldOut:
 
     @property
     def _has_oracle(self) -> bool:
-        """Return `Task.oracle`, read from the problems."""
         users = {prompt.row.interaction for prompt in self.prompts} - {""}
         tools = {name for prompt in self.prompts for name in prompt.row.tools}
         return any(INTERACTIONS.get(name).oracle for name in users) or any(TOOLS.get(name).oracle for name in tools)

@@ -179,7 +179,6 @@ def _metrics(evaluated: Outcomes, resampling: Resampling) -> dict[str, Any]:
 
 
 def _by_kind(scores: pa.Table, values: Sequence[float | bool]) -> dict[str, float]:
-    """Return the mean over greedy and over sampled completions."""
     numbers = np.asarray(values, dtype=np.float64)
     greedy = np.asarray(scores.column("sample_index").to_pylist()) == GREEDY
     means = {"greedy": float(numbers[greedy].mean())}

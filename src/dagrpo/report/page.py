@@ -95,7 +95,6 @@ def _script() -> _Script:
 
 
 def _of_groups(page: Page) -> dict[str, Any]:
-    """Return the template's variables for the tables of groups, of each task that has any."""
     return {
         "by_kind": {task: each.by_kind for task, each in page.breakdowns.items() if each.by_kind},
         "by_base": {task: each.by_base for task, each in page.breakdowns.items() if each.by_base},
@@ -104,7 +103,6 @@ def _of_groups(page: Page) -> dict[str, Any]:
 
 
 def _of_attempts(page: Page) -> dict[str, Any]:
-    """Return the template's variables for training attempts: their filters, and the rule by which they were chosen."""
     moments = [moment for series in page.over_steps for moment in series.moments]
     verdicts = {each.attempt.verdict for moment in moments for each in moment.attempts}
     return {
@@ -117,7 +115,6 @@ def _of_attempts(page: Page) -> dict[str, Any]:
 
 
 def _metrics_of(page: Page) -> list[str]:
-    """Return the names of the metrics on the page: scores and their differences, training curves, held-out accuracy."""
     scores = [
         f"eval/{task}/{name}"
         for task in page.inputs.tasks

@@ -74,7 +74,6 @@ def changed(parameters: Mapping[str, Sequence[Parameter]]) -> dict[str, Paramete
 
 
 def _of_a_stage(provenance: Path) -> tuple[str, dict[str, Any]]:
-    """Read a stage's name and parameters."""
     record = read_object(provenance)
     return record["stage"], record.get("params", {})
 

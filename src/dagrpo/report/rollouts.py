@@ -51,7 +51,6 @@ def first_and_last(inputs: Inputs, most_steps: int) -> Phases | None:
 
 
 def _step_files(manifest: Path) -> list[str]:
-    """List the steps' rollout files in order, without the digests beside them."""
     return sorted(name for name in listed_files(manifest) if name.startswith("step_"))
 
 

@@ -47,7 +47,6 @@ def best_and_worst(table: pa.Table, best: int, worst: int) -> tuple[list[int], l
 
 
 def _keys(table: pa.Table) -> tuple[list[float], list[int], list[int]]:
-    """Return worth, number of turns and problem of each row."""
     rows = table.select([name for name in ORDERED_BY if name in table.column_names]).to_pylist()
     rewards = [row.get("reward") for row in rows]
     worth = [

@@ -103,7 +103,6 @@ class Kinds:
         return None
 
     def _column(self, split: str, field: str) -> Sequence[str]:
-        """Read one column of a split, cached."""
         if (split, field) not in self._read:
             column = read_parquet(self._splits[split], columns=[field]).column(field)
             self._read[split, field] = [str(value) for value in column.to_pylist()]

@@ -128,7 +128,6 @@ def _rates(times: Sequence[SeedTimes], seed: int | None) -> dict[str, float]:
 
 
 def _data_sets(inputs: Inputs, records: Sequence[Mapping[str, Any]]) -> list[Json]:
-    """Return the splits that the stages read, each with the digest it was read with."""
     read = {path: digest for record in records for path, digest in record["inputs"].items()}
     splits = {"train": "training", "test": "evaluation"}
     return [
@@ -145,7 +144,6 @@ def _data_set(path: str, digest: str, context: str) -> Json:
 
 
 def _policies(inputs: Inputs, records: Sequence[Mapping[str, Any]], seed: int) -> list[Json]:
-    """Return the evaluated checkpoints of a seed that are on record."""
     steps = {"base": 0, "trained": inputs.metrics[seed].num_rows}
     tests = {data["name"]: data for data in _data_sets(inputs, records)}
     policies = []
@@ -173,7 +171,6 @@ def _policies(inputs: Inputs, records: Sequence[Mapping[str, Any]], seed: int) -
 
 
 def _evaluated(records: Sequence[Mapping[str, Any]], policy: str, seed: int) -> Iterator[Checkpoint]:
-    """Yield the checkpoints in which a seed's policy is evaluated."""
     for record in records:
         for checkpoint in checkpoints_in(record["outputs"]):
             if checkpoint.place.policy == policy and checkpoint.place.tag == DIGEST and checkpoint.seed == str(seed):

@@ -149,5 +149,4 @@ def _versions(files: Iterable[Path]) -> Iterator[tuple[str, int, int]]:
 
 
 def _synced() -> dict[str, str]:
-    """Return the states of the last sync."""
     return dict(read_json(SYNCED)["states"]) if SYNCED.exists() else {}

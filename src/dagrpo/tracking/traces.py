@@ -73,7 +73,6 @@ def log_traces(
 
 
 def _known(client: TracingClient, info: TraceInfo, experiment: str) -> set[str]:
-    """Return the ids of the traces that the run of a trace has."""
     of_run = f"metadata.`{TraceMetadataKey.SOURCE_RUN}` = '{info.trace_metadata[TraceMetadataKey.SOURCE_RUN]}'"
     traces = client.search_traces(
         locations=[experiment], filter_string=of_run, include_spans=False, max_results=MOST_TRACES
@@ -112,7 +111,6 @@ def _tags(attempt: Attempt) -> dict[str, str]:
 
 
 def _feedback(attempt: Attempt) -> dict[str, float | bool | str]:
-    """Return the attempt's reward and its grades, by name."""
     read = attempt.read
     rewards = {} if read.reward is None else {"reward": read.reward}
     rewards |= {f"reward_{one_line(name, 60)}": value for name, value in read.components.items()}

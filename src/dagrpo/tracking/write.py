@@ -114,7 +114,6 @@ def _write_tables(run: Run, tables: Mapping[str, pa.Table]) -> dict[str, str]:
 
 
 def _write_problems(target: Target, problems: Iterable[tuple[DataSet, Mapping[str, Any]]]) -> None:
-    """Write the problems of an evaluation, and the prompt form of its task."""
     runs = target.runs
     for data, split in problems:
         name, digest, task = data.name, data.digest, data.name.partition("/")[0]
@@ -142,7 +141,6 @@ def _write_traces(target: Target, tables: Iterable[Sequence[Attempt]], model_id:
 
 
 def _input_policy(target: Target) -> list[str]:
-    """Return the id of the policy that the stage has read; [] if it reads none."""
     model = None
     with optional("policies"):
         model = input_policy(target.models, target.execution)

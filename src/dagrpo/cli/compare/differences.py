@@ -62,7 +62,6 @@ def unfinished(names: Sequence[str]) -> Iterator[str]:
 
 
 def _is_unfinished(records: Sequence[ExecutionRecord]) -> bool:
-    """Return True if stages have run, and not the last one."""
     return bool(records) and LAST not in _stages(records)
 
 
@@ -81,7 +80,6 @@ def _runtime(records: Sequence[ExecutionRecord]) -> Facts:
 
 
 def _texts(sections: Iterable[Mapping[str, Any]]) -> dict[str, str]:
-    """Return all values of each dotted key."""
     values: dict[str, set[str]] = {}
     for section in sections:
         for key, value in flat(section).items():

@@ -121,7 +121,6 @@ def _parts(power: TaskPower) -> Iterator[RenderableType]:
 
 
 def _deviations(variance: Variance) -> str:
-    """Return the standard deviations in points."""
     parts: Mapping[str, float] = {
         "between problems": variance.problems,
         **({} if variance.is_of_one_seed else {"between seeds": variance.seeds, "of the rest": variance.rest}),

@@ -173,7 +173,6 @@ def _code(text: str) -> str:
 
 
 def _datasets(publication: Publication) -> list[str] | None:
-    """Return the hub's names of the raw data sets; None without one."""
     sources = (get_task(each).source for each in publication.data)
     return sorted({source.repository for source in sources if source is not None}) or None
 

@@ -72,7 +72,6 @@ def publish(
 
 
 def _write(repositories: "Sequence[Repository]", parent: Path) -> None:
-    """Write each repository's folder, whole or not at all."""
     from dagrpo.utils.files import atomic_folder, copy
 
     for repository in repositories:
@@ -83,7 +82,6 @@ def _write(repositories: "Sequence[Repository]", parent: Path) -> None:
 
 
 def _listing(repositories: "Sequence[Repository]", parent: Path) -> str:
-    """Return the files of each repository with their sizes, those of a folder in one line."""
     lines = []
     for repository in repositories:
         total = _size(repository.files.values())

@@ -108,7 +108,6 @@ def _published(publication: Publication, task: str, table: pa.Table, source: Pat
 
 
 def _texts(column: pa.ChunkedArray) -> set[str]:
-    """Return the texts of a column; nested values as one text each."""
     if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
         return {text for text in column.to_pylist() if text}
     return {str(value) for value in column.to_pylist()} if pa.types.is_nested(column.type) else set()

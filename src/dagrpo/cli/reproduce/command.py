@@ -52,7 +52,6 @@ def reproduce(
 
 
 def _needs(params: "Params") -> str:
-    """Return what the run takes from elsewhere, in words."""
     from dagrpo.config.overlay import flat
     from dagrpo.core.escape import one_line
     from dagrpo.data.task import get_task

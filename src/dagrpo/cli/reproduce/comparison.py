@@ -105,7 +105,6 @@ def _stage(
 
 
 def _reasons(crate: Crate, then: Recorded, now: ExecutionRecord) -> Iterator[str]:
-    """Yield each difference between two executions of a stage whose inputs agree."""
     yield from _differing(then.environment, now.environment)
     if then.code != now.code:
         yield _code(crate.code.get(then.stage, {}))

@@ -70,7 +70,6 @@ def render(
 
 
 def _outcome(attempt: Attempt) -> Iterator[Text]:
-    """Yield the outcome in one line; further lines for the reward's components and for an error."""
     line = Text()
     if attempt.worth:
         line.append(f"{attempt.worth}  ", style=LABEL)
@@ -112,7 +111,6 @@ def _utterance(label: str, utterance: Utterance, *, full: bool) -> Iterator[tupl
 
 
 def _call(call: Call, *, full: bool) -> Text:
-    """Render a call, folded: one line for the call, and one for its outcome."""
     name = one_line(call.name, 60) or "?"
     arguments = call.arguments if full else one_line(call.arguments, FOLDED_LINE)
     line = Text.assemble(("\N{RIGHTWARDS ARROW} ", LABEL), (f"{name} {arguments}", WRITTEN))
@@ -124,7 +122,6 @@ def _call(call: Call, *, full: bool) -> Text:
 
 
 def _tokens(samples: Sequence[Sequence[Segment]], decode: Decode) -> Iterator[tuple[str, RenderableType]]:
-    """Yield each sequence that the trainer sees, special tokens included."""
     for number, sample in enumerate(samples, start=1):
         tokens = sum(len(segment.token_ids) for segment in sample)
         trained = sum(len(segment.token_ids) for segment in sample if segment.written)

@@ -91,7 +91,6 @@ def _figures(path: Path) -> dict[str, Any] | None:
 
 
 def _started(experiment: str) -> Iterator[str]:
-    """Yield the jobs that Snakemake has recorded as started."""
     starts = tuple(f"{top}/{experiment}/" for top in TOPS)
     for path in unfinished_outputs():
         job = stage_and_seed(path) if path.startswith(starts) else None

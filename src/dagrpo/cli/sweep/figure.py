@@ -56,7 +56,6 @@ def against_axes(results: TaskResults, axes: Sequence[str], number: int) -> Repo
 
 
 def _panel(panel: Axes, axis: str, results: TaskResults) -> list[Hover]:
-    """Draw the scores against one axis. Returns hovers."""
     cells = [(each.values[axis], each) for each in results.scores if axis in each.values]
     values = [value for value, _ in grouped(cells)]
     places = _places(panel, values)

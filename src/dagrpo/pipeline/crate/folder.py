@@ -40,7 +40,6 @@ def write_crate(finished: Finished, folder: Path) -> None:
 
 
 def _held(finished: Finished) -> Iterator[Path]:
-    """Yield the files to copy: the records, their accounts, and small outputs that are figures."""
     for record in finished.records:
         yield record.provenance
         for path in map(Path, record.outputs):

@@ -178,7 +178,6 @@ def _run(graph: Graph, finished: Finished, actions: list[Reference]) -> Referenc
 def _action(
     graph: Graph, finished: Finished, record: ExecutionRecord, parameters: Mapping[str, Reference]
 ) -> Reference:
-    """Add an execution of a stage."""
     account = finished.accounts.get(record.provenance)
     path = record.provenance.as_posix()
     inputs = [graph.file(*file) for file in (*record.inputs.items(), *finished.raw(record))]
@@ -213,7 +212,6 @@ def _description(record: ExecutionRecord, account: Account | None) -> str:
 
 
 def _tool(graph: Graph, finished: Finished, record: ExecutionRecord) -> Reference:
-    """Add a stage with the files of its code, each by its name and digest."""
     files = finished.code.get(record.stage, {})
     code = [
         graph.add(f"{CODE}{name}", "SoftwareSourceCode", name=name, sha256=digest, programmingLanguage="Python")

@@ -42,7 +42,6 @@ def base_vs_trained(comparisons: Sequence[TaskComparison]) -> ReportFigure:
 
 
 def _hovers_of_row(left: Axes, right: Axes, position: int, metric: MetricComparison) -> list[Hover]:
-    """Return one row's hovers: both policies on the left, their difference on the right."""
     row = (position - 0.5, position + 0.5)
     both = [
         f"{name} {percent(each.value)} ({percent_interval(each)})"

@@ -69,7 +69,6 @@ def call_shares(shares: Sequence[Shares]) -> ReportFigure | None:
 
 
 def _names(by_policy: Mapping[Variant, Mapping[str, float]]) -> list[str]:
-    """List the outcomes of either policy, the most frequent first."""
     sums = {
         name: sum(shares.get(name, 0.0) for shares in by_policy.values())
         for each in by_policy.values()

@@ -82,7 +82,6 @@ def curve(axes: Axes, curves: Curves, values: Floats, window: int) -> list[Hover
 
 
 def _values_as_text(curves: Curves, values: Floats, smooth: Floats, place: int) -> str:
-    """Return the values at one step as text."""
     step = f"step {curves.steps[place]:.0f}"
     if len(curves.seeds) == 1:
         return f"{step}: {_number(values[0, place])}, moving average {_number(smooth[0, place])}"
