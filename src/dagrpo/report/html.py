@@ -1,4 +1,4 @@
-"""HTML pages from templates: of the report, of its times, of a comparison, of a sweep."""
+"""HTML pages rendered from templates."""
 
 from pathlib import Path
 from typing import Any
