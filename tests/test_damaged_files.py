@@ -1,11 +1,9 @@
 """Every command and every reader of a file ends in one sentence, soon, whatever lies in the place of the file."""
 
 import shutil
-import sqlite3
 import time
 from base64 import urlsafe_b64encode
 from collections.abc import Callable, Iterable
-from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 
@@ -37,7 +35,7 @@ from dagrpo.pipeline.stages import all_stages
 from dagrpo.report import parameters
 from dagrpo.rollout.sampling import context_tokens
 from dagrpo.tools.retrieval.index import Index
-from dagrpo.tracking import store, store_address, ui
+from dagrpo.tracking import ui
 from dagrpo.trainer.state.records import Record
 from dagrpo.trainer.sync.digest_table import StepDigests
 from dagrpo.utils.checksummed_json import read_checksummed, write_checksummed
@@ -84,7 +82,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_json(folder / "data/tiny/gsm8k/card.json", {"source": "a/b", "revision": None, "raw": {"x.jsonl": "9" * 64}})
     _make_records(folder)
     _make_notes(folder)
-    _make_databases(folder)
+    (folder / ".dvc").mkdir()
     write_parquet(folder / "passages.parquet", conversations.table([conversations.alone(0)]).select(["task"]))
     write_text(folder / "answers.jsonl", '{"completion": "#### 72", "ground_truth": "72"}\n')
     return folder
@@ -135,17 +133,9 @@ def _make_state(state: Path) -> None:
     write_checksummed(state / "state.json", {"step": 1, "notes": None, "files": {}})
 
 
-def _make_databases(folder: Path) -> None:
-    (folder / ".dvc").mkdir()
-    for name, table in (("mlflow.db", "runs"),):
-        with closing(sqlite3.connect(folder / name)) as database:
-            database.execute(f"CREATE TABLE {table} (id)")
-
-
 @pytest.fixture(autouse=True)
 def _in_project(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(project)
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{project}/mlflow.db")
 
 
 def _command(*arguments: str) -> Callable[[], object]:
@@ -204,7 +194,6 @@ READERS: dict[str, tuple[Callable[[], object], tuple[str, ...]]] = {
         (f"{DOWNLOAD}/config.json", f"{DOWNLOAD}/model.safetensors"),
     ),
     "ui": (ui._experiment_name, ("params.yaml",)),
-    "the database": (lambda: store.require_usable(store_address.tracking_uri(Path.cwd())), ("mlflow.db",)),
     "job file": (lambda: job_files.job_file(PARAMS, SCORE), (JOB,)),
     "memory": (
         lambda: job_files.memory_mb(TRAIN.needs(PARAMS.runtime), [f"{MODEL}/manifest.json"]),
