@@ -72,7 +72,7 @@ def require_answer(uri: str) -> None:
     except urllib.error.HTTPError:
         return  # it answers; whether we may write, its own client will say
     except (OSError, HTTPException) as error:
-        words = one_line(f"{type(error).__name__}: {getattr(error, 'reason', error)}".strip(), LONGEST)
+        words = one_line(str(getattr(error, "reason", error)) or type(error).__name__, LONGEST)
         raise UserError(
             f"The MLflow server at {without_user(uri)} does not answer ({words}): start it, or correct MLFLOW_TRACKING_URI."
         ) from None
