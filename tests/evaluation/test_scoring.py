@@ -123,28 +123,15 @@ def test_pass_at_k_is_reported_at_powers_of_two_and_at_k(samples: int, counts: l
 def test_rows_in_another_order_give_the_same_outcomes(tmp_path: Path) -> None:
     scores, _ = score(write(tmp_path), SCORING)
     shuffled = scores.take(pa.array(range(scores.num_rows - 1, -1, -1)))
-    first, second = (values_per_problem(outcomes(table, Path("s"))) for table in (scores, shuffled))
+    first, second = (values_per_problem(outcomes(table)) for table in (scores, shuffled))
     assert {name: values.tolist() for name, values in first.items()} == {
         name: values.tolist() for name, values in second.items()
     }
 
 
-def test_a_missing_sample_is_refused(tmp_path: Path) -> None:
-    problems = [PROBLEMS[0], PROBLEMS[1][:4]]
-    with pytest.raises(ValueError, match=r"completions.parquet: not every problem has one greedy completion"):
-        score(write(tmp_path, problems), SCORING)
-
-
 def test_a_ground_truth_that_is_no_number_names_file_and_row(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"completions.parquet, row 0: 'eight' is not a plain number"):
         score(write(tmp_path, ground_truth="eight"), SCORING)
-
-
-def test_two_tasks_in_one_file_are_refused(tmp_path: Path) -> None:
-    rows = [row(0, -1, "#### 8"), row(1, -1, "#### 8") | {"task": "u"}]
-    write_parquet(tmp_path / "c.parquet", pa.Table.from_pylist(rows, schema=ROLLOUTS))
-    with pytest.raises(ValueError, match=r"c.parquet: holds the tasks t, u: evaluate one task per file\."):
-        score(tmp_path / "c.parquet", SCORING)
 
 
 def test_a_missing_column_and_an_empty_table_name_the_file(tmp_path: Path) -> None:
@@ -188,7 +175,7 @@ def test_what_the_text_alone_gives_is_a_score_beside_the_others_which_stay_as_th
     assert scores.num_rows == plain_scores.num_rows
     assert scores["correct_without_pictures"].to_pylist()[::5] == [False, True, True, True]
     assert scores["correct_without_pictures"].null_count == 16
-    values = values_per_problem(outcomes(scores, tmp_path))
+    values = values_per_problem(outcomes(scores))
     assert values["greedy_without_pictures"].tolist() == [0.0, 1.0, 1.0, 1.0]
     assert metrics_to_log(summary)["greedy_without_pictures"] == 3 / 4
 

@@ -5,7 +5,6 @@ Means and intervals are computed in `statistics`: `score` estimates each metric,
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,6 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dagrpo.core.errors import UserError
 from dagrpo.core.trajectory import GREEDY
 from dagrpo.evaluation.statistics import Floats, Integers, majority_correct, pass_at_k
 from dagrpo.rollout.table import ROLLOUTS, required
@@ -63,22 +61,15 @@ class Outcomes:
         return int(self.sampled.shape[1])
 
 
-def outcomes(scores: pa.Table, source: Path, *, votes: bool = True) -> Outcomes:
-    """Arrange a scores table by problem. Raises UserError, which names `source`, if a completion is missing or duplicate.
-
-    votes: whether the answers of the table's verifier are compared with each other.
-    """
+def outcomes(scores: pa.Table, *, votes: bool = True) -> Outcomes:
+    """Arrange a scores table by problem. votes: whether the answers of the table's verifier are compared with each other."""
     names = ["task", "problem_index", "sample_index", "vote", "correct", "correct_without_pictures"]
     rows = scores.select(names).to_pylist()
     rows.sort(key=lambda row: (row["problem_index"], row["sample_index"]))
     problems = sorted({row["problem_index"] for row in rows})
-    width, remainder = divmod(len(rows), len(problems))
+    width = len(rows) // len(problems)
     expected = [(problem, sample) for problem in problems for sample in range(GREEDY, width - 1)]
-    if remainder or [(row["problem_index"], row["sample_index"]) for row in rows] != expected:
-        raise UserError(
-            f"{source}: not every problem has one greedy completion and the same number of sampled ones: "
-            "run the stage sample again."
-        )
+    assert [(row["problem_index"], row["sample_index"]) for row in rows] == expected
     return _arranged(rows, problems, width, votes=votes)
 
 
@@ -87,7 +78,7 @@ def scorers_of(scores: pa.Table) -> list[str]:
     return [name.removeprefix(BY_SCORER) for name in scores.column_names if name.startswith(BY_SCORER)]
 
 
-def outcomes_by(scorer: str, scores: pa.Table, source: Path) -> Outcomes:
+def outcomes_by(scorer: str, scores: pa.Table) -> Outcomes:
     """Arrange a published scorer's verdicts by problem, without votes and pictures."""
     nothing = {
         "vote": pa.nulls(scores.num_rows, pa.string()),
@@ -95,7 +86,7 @@ def outcomes_by(scorer: str, scores: pa.Table, source: Path) -> Outcomes:
     }
     correct = pc.fill_null(scores.column(BY_SCORER + scorer), False)
     columns = {name: scores.column(name) for name in ("task", "problem_index", "sample_index")}
-    return outcomes(pa.table({**columns, **nothing, "correct": correct}), source, votes=False)
+    return outcomes(pa.table({**columns, **nothing, "correct": correct}), votes=False)
 
 
 def differing(scorer: str, scores: pa.Table) -> int:

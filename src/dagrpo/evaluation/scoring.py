@@ -48,9 +48,6 @@ def score(completions: Path, scoring: Scoring) -> tuple[pa.Table, dict[str, Any]
     """
     everything = read_table(completions, ROLLOUTS)
     table, hidden = sighted(everything), blind(everything)
-    tasks = pc.unique(table.column("task")).to_pylist()
-    if len(tasks) != 1:
-        raise UserError(f"{completions}: holds the tasks {', '.join(sorted(tasks))}: evaluate one task per file.")
     name = table.column("verifier")[0].as_py()
     verifier, scorers = get_verifier(name), scoring.scorers_for(name)
     try:
@@ -64,7 +61,7 @@ def score(completions: Path, scoring: Scoring) -> tuple[pa.Table, dict[str, Any]
     scores = graded[scoring.extractor]
     for name, correct in by_scorer.items():
         scores = scores.append_column(name, pa.array(correct, pa.bool_()))
-    summary = summarise({**graded, scoring.extractor: scores}, scoring, completions, votes=verifier.votes)
+    summary = summarise({**graded, scoring.extractor: scores}, scoring, votes=verifier.votes)
     if verifier.parts is not None:
         summary["parts_by_extractor"] = {name: _parts_had(verifier.parts, each) for name, each in graded.items()}
     return scores, summary
@@ -115,7 +112,7 @@ def _column(table: pa.Table, name: str) -> pa.ChunkedArray | None:
     return table.column(name) if name in table.column_names else None
 
 
-def summarise(graded: Mapping[Extractor, pa.Table], scoring: Scoring, source: Path, *, votes: bool) -> dict[str, Any]:
+def summarise(graded: Mapping[Extractor, pa.Table], scoring: Scoring, *, votes: bool) -> dict[str, Any]:
     """Return the content of scores.json, from the scores by each extractor; without `votes` there is no maj_at_k.
 
     Without sampled completions their metrics are left out. An unverifiable completion counts as not right, and separately: a score
@@ -124,7 +121,7 @@ def summarise(graded: Mapping[Extractor, pa.Table], scoring: Scoring, source: Pa
     attempted without their pictures, `scorers` if there are published ones, whose undecided completions count as not right.
     """
     scores = graded[scoring.extractor]
-    evaluated = outcomes(scores, source, votes=votes)
+    evaluated = outcomes(scores, votes=votes)
     conversation_metrics = conversations.conversations(scores)
     return {
         "task": evaluated.task,
@@ -138,18 +135,18 @@ def summarise(graded: Mapping[Extractor, pa.Table], scoring: Scoring, source: Pa
         "accuracy_by_extractor": {
             name: _by_kind(table, table.column("correct").to_pylist()) for name, table in graded.items()
         },
-        **({"scorers": by_scorer} if (by_scorer := _by_scorer(scores, scoring, source)) else {}),
+        **({"scorers": by_scorer} if (by_scorer := _by_scorer(scores, scoring)) else {}),
         **({"conversations": conversation_metrics} if conversation_metrics else {}),
     }
 
 
-def _by_scorer(scores: pa.Table, scoring: Scoring, source: Path) -> dict[str, Any]:
+def _by_scorer(scores: pa.Table, scoring: Scoring) -> dict[str, Any]:
     """Return the metrics by each published scorer, and the number of completions on which it differs from the main one."""
     resampling, sources = resampling_of(scoring), {each.name: each.source for each in map(SCORERS.get, scoring.also)}
     return {
         name: {
             "source": sources[name],
-            **_metrics(outcomes_by(name, scores, source), resampling),
+            **_metrics(outcomes_by(name, scores), resampling),
             "differing": differing(name, scores),
             "undecided": scores.column(BY_SCORER + name).null_count,
             "completions": scores.num_rows,

@@ -30,17 +30,9 @@ class Curves:
 
 
 def curves(inputs: Inputs) -> Curves:
-    """Combine the metrics of all seeds. Raises UserError if their columns differ, or one has no steps or leaves some out."""
+    """Combine the metrics of all seeds."""
     tables = [inputs.metrics[seed] for seed in inputs.seeds]
     longest = max(tables, key=lambda table: table.num_rows)["step"].to_pylist()
-    for seed, table in zip(inputs.seeds, tables, strict=True):
-        steps = table["step"].to_pylist()
-        is_whole = steps == longest or steps == longest[: _last_evaluation(inputs, seed)]
-        if not (steps and is_whole) or table.schema != tables[0].schema:
-            raise UserError(
-                f"seed_{seed}/metrics.parquet has other steps or columns than that of seed {inputs.seeds[0]}: "
-                "run the stage train again for both."
-            )
     names = [name for name in tables[0].column_names if name != "step"]
     return Curves(
         seeds=inputs.seeds,
@@ -48,11 +40,6 @@ def curves(inputs: Inputs) -> Curves:
         ends=tuple(table.num_rows for table in tables),
         values={name: np.array([_padded(table[name], len(longest)) for table in tables]) for name in names},
     )
-
-
-def _last_evaluation(inputs: Inputs, seed: int) -> int:
-    """Return the last step with a held-out evaluation, where training.patience may have ended the seed; 0 without one."""
-    return max(inputs.held_out[seed]["step"].to_pylist(), default=0) if seed in inputs.held_out else 0
 
 
 def _padded(column: pa.ChunkedArray, length: int) -> Floats:

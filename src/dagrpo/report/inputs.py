@@ -11,7 +11,6 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from dagrpo.core.errors import UserError
 from dagrpo.evaluation.held_out_table import HELD_OUT
 from dagrpo.evaluation.outcomes import SCORES, Outcomes, outcomes, outcomes_by, scorers_of
 from dagrpo.evaluation.statistics import Resampling
@@ -82,14 +81,14 @@ def read_inputs(
     splits: Sequence[Path] = (),
     tokenizer: Path | None = None,
 ) -> Inputs:
-    """Read every input. Raises UserError naming a file that is missing or damaged, or evaluations that cannot be compared.
+    """Read every input. Raises UserError naming a file that is missing or damaged.
 
     `held_out`: held-out results during training, if known. `splits`: sources of the problems' kinds and pictures; a task without
     its split shows neither. `tokenizer`: decodes token ids; without it they stay ids.
     """
     score_files = {evaluation_key(path): path for path in scores}
     summary_files = {evaluation_key(path): path for path in summaries}
-    inputs = Inputs(
+    return Inputs(
         experiment=experiment,
         tasks=tuple(dict.fromkeys(task for task, _, _ in score_files)),
         seeds=tuple(sorted({seed for _, _, seed in score_files})),
@@ -102,9 +101,6 @@ def read_inputs(
         kinds=Kinds(splits),
         tokenizer=tokenizer,
     )
-    for task in inputs.tasks:
-        _require_comparable(inputs, task, score_files)
-    return inputs
 
 
 def evaluation_key(path: Path) -> tuple[str, str, int]:
@@ -125,22 +121,6 @@ def read_evaluation(scores: Path, summary: Path) -> Evaluation:
     """Read a scores.parquet and the scores.json beside it. Raises UserError if either is missing or damaged."""
     table, content = read_table(scores, SCORES), read_object(summary)
     whole = read_parquet(scores) if "scorers" in content else table
-    by_scorer = {name: outcomes_by(name, whole, scores) for name in scorers_of(whole)}
-    arranged = outcomes(table, scores, votes="maj_at_k" in content)
+    by_scorer = {name: outcomes_by(name, whole) for name in scorers_of(whole)}
+    arranged = outcomes(table, votes="maj_at_k" in content)
     return Evaluation(scores=table, outcomes=arranged, summary=content, by_scorer=by_scorer)
-
-
-def _require_comparable(inputs: Inputs, task: str, files: Mapping[tuple[str, str, int], Path]) -> None:
-    """Raise UserError unless all evaluations of a task have the same problems, the same k and the same scoring."""
-    keys = [(task, variant, seed) for seed in inputs.seeds for variant in VARIANTS]
-    first = inputs.evaluations[keys[0]]
-    for key in keys[1:]:
-        other = inputs.evaluations[key]
-        same_problems = first.outcomes.problems.tolist() == other.outcomes.problems.tolist()
-        if not same_problems or first.outcomes.samples != other.outcomes.samples:
-            raise UserError(f"{files[key]} and {files[keys[0]]} are of different problems: run the stage sample again.")
-        if [*first.by_scorer] != [*other.by_scorer]:
-            raise UserError(f"{files[key]} and {files[keys[0]]} are by different scorers: run the stage score again.")
-        for name in ("extractor", "confidence", "bootstrap"):
-            if first.summary[name] != other.summary[name]:
-                raise UserError(f"{files[key]} and {files[keys[0]]} differ in {name}: run the stage score again.")

@@ -63,9 +63,6 @@ def read_evaluated(name: str, policy: Variant) -> Evaluated:
     for path in files:
         task, _, seed = evaluation_key(path)
         evaluations.setdefault(task, {})[seed] = read_evaluation(path, path.with_name("scores.json"))
-    for task, by_seed in evaluations.items():
-        if len({tuple(_problems(each)) for each in by_seed.values()}) > 1:
-            raise UserError(f"{folder}: the seeds have met different problems of {task}: run the stage sample again.")
     return Evaluated(name=folder.name, evaluations=evaluations)
 
 
