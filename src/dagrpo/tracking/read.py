@@ -80,7 +80,8 @@ def _prepare(execution: Execution, contents: Contents) -> None:
     card = TypeAdapter(Card).validate_python(read_object(card_file))
     for split in card.counts:
         path = card_file.with_name(f"{split}.parquet")
-        contents.data_sets.append(_data_set(path, execution.outputs[str(path)], f"{card.task}/{split}", split))
+        name, digest = f"{card.task}/{split}", execution.outputs[str(path)]
+        contents.data_sets.append(DataSet(name=name, digest=digest, path=path, context=split))
     _log(execution, contents, card.metrics())
 
 
@@ -245,12 +246,9 @@ def _read_splits(execution: Execution, split: str, context: str) -> list[DataSet
     for name, digest in execution.record["inputs"].items():
         path = Path(name)
         if path.name == f"{split}.parquet" and path.is_file() and sha256_of(path) == digest:
-            data_sets.append(_data_set(path, digest, f"{path.parent.name}/{split}", context))
+            data = DataSet(name=f"{path.parent.name}/{split}", digest=digest, path=path, context=context)
+            data_sets.append(data)
     return data_sets
-
-
-def _data_set(path: Path, digest: str, name: str, context: str) -> DataSet:
-    return DataSet(name=name, digest=digest, path=path, context=context)
 
 
 def _file(execution: Execution, name: str) -> Path:
