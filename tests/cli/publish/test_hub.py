@@ -1,11 +1,14 @@
-"""Repositories reach the hub by the real client, as one commit each; what it refuses is one sentence."""
+"""Repositories reach the hub as one commit each; what it refuses is one sentence."""
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from pathlib import Path
 
+import httpx
 import pytest
-from tests.cli.publish.stand_in import Hub, serving
+from huggingface_hub import CommitOperationAdd
+from huggingface_hub.errors import HfHubHTTPError
 
+from dagrpo.cli.publish import hub as publishing
 from dagrpo.cli.publish.hub import require_name, send
 from dagrpo.cli.publish.repositories import Repository
 from dagrpo.core.errors import UserError
@@ -13,53 +16,66 @@ from dagrpo.core.errors import UserError
 TOKEN = "hf_secretsecret"
 
 
+class Api:
+    """The hub's client, which keeps what it is given."""
+
+    def __init__(self) -> None:
+        self.private: dict[str, bool] = {}
+        self.commits: list[tuple[str, dict[str, bytes]]] = []
+        self.status = 200
+
+    def create_repo(self, name: str, *, repo_type: str, private: bool, exist_ok: bool) -> str:
+        if self.status != 200:
+            response = httpx.Response(self.status, request=httpx.Request("POST", "https://hub"))
+            raise HfHubHTTPError(f"refused {TOKEN}", response=response)
+        assert exist_ok
+        self.private[f"{repo_type}s/{name}"] = private
+        return f"https://hub/{name}"
+
+    def create_commit(
+        self, name: str, files: Sequence[CommitOperationAdd], *, commit_message: str, repo_type: str
+    ) -> None:
+        made = {each.path_in_repo: Path(str(each.path_or_fileobj)).read_bytes() for each in files}
+        self.commits.append((f"{repo_type}s/{name}", made))
+
+
 @pytest.fixture
-def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+def hub(monkeypatch: pytest.MonkeyPatch) -> Api:
     monkeypatch.setenv("HF_TOKEN", TOKEN)
-    with serving(monkeypatch) as hub:
-        yield hub
+    api = Api()
+    monkeypatch.setattr(publishing, "HfApi", lambda: api)
+    return api
 
 
 @pytest.fixture
 def repositories(tmp_path: Path) -> list[Repository]:
-    texts = {
-        "README.md": b"---\nlibrary_name: transformers\n---\n# A\n",
-        "model.safetensors": b"\0" * 4000,
-        "crate/a.json": b"{}",
-    }
-    for name, content in texts.items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_bytes(content)
-    files = {name: tmp_path / name for name in texts}
+    files = {name: tmp_path / name for name in ("README.md", "model.safetensors", "crate/a.json")}
+    for name, path in files.items():
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(name)
     return [
         Repository(kind="dataset", name="a-rollouts", files={"README.md": files["README.md"]}),
         Repository(kind="model", name="a", files=files),
     ]
 
 
-def test_every_file_arrives_with_its_bytes_the_large_ones_by_lfs(hub: Hub, repositories: list[Repository]) -> None:
-    addresses = send(repositories, "lab", public=False)
-    assert addresses == [f"{hub.address}/datasets/lab/a-rollouts", f"{hub.address}/lab/a"]
-    assert hub.repositories["models/lab/a"] == {name: path.read_bytes() for name, path in repositories[1].files.items()}
-    assert [*hub.repositories["datasets/lab/a-rollouts"]] == ["README.md"]
-    assert len(hub.objects) == 1
-    assert hub.tokens <= {f"Bearer {TOKEN}", ""}
-    assert sum("/commit/main" in each for each in hub.requests) == 2
-
-
-@pytest.mark.parametrize(("public", "visibility"), [(False, "private"), (True, "public")])
-def test_a_new_repository_is_private_unless_asked_for(
-    hub: Hub, repositories: list[Repository], public: bool, visibility: str
+@pytest.mark.parametrize("public", [False, True])
+def test_every_file_arrives_in_one_commit_and_a_repository_is_private_unless_asked_for(
+    hub: Api, repositories: list[Repository], public: bool
 ) -> None:
-    send(repositories, "lab", public=public)
-    assert set(hub.visibility.values()) == {visibility}
+    assert send(repositories, "lab", public=public) == ["https://hub/lab/a-rollouts", "https://hub/lab/a"]
+    assert hub.commits == [
+        ("datasets/lab/a-rollouts", {"README.md": b"README.md"}),
+        ("models/lab/a", {name: name.encode() for name in repositories[1].files}),
+    ]
+    assert set(hub.private.values()) == {not public}
 
 
 @pytest.mark.parametrize(
     ("status", "remedy"), [(403, "take a token that may write"), (404, "run the same command again")]
 )
 def test_a_refusal_is_a_sentence_without_the_token(
-    hub: Hub, repositories: list[Repository], status: int, remedy: str
+    hub: Api, repositories: list[Repository], status: int, remedy: str
 ) -> None:
     hub.status = status
     with pytest.raises(UserError, match=remedy) as refused:
@@ -68,13 +84,13 @@ def test_a_refusal_is_a_sentence_without_the_token(
 
 
 def test_without_a_token_the_hub_is_not_asked(
-    hub: Hub, repositories: list[Repository], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    hub: Api, repositories: list[Repository], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.delenv("HF_TOKEN")
     monkeypatch.setattr("huggingface_hub.constants.HF_TOKEN_PATH", str(tmp_path / "none"))
     with pytest.raises(UserError, match="needs a token that may write: set HF_TOKEN"):
         send(repositories, "lab", public=False)
-    assert hub.requests == []
+    assert hub.private == {}
 
 
 @pytest.mark.parametrize("name", ["a", "a/b/c", "a b/c", "../b", ""])
