@@ -248,8 +248,9 @@ def open_experiment(client: MlflowClient, name: str, artifacts: str | None) -> R
 
 def _is_moved(client: MlflowClient, experiment: Experiment, artifacts: str | None) -> bool:
     """Return True if the embedded database lies elsewhere than when it got this experiment: MLflow keeps files at absolute paths."""
-    is_embedded, place = database_path(client.tracking_uri) is not None, experiment.artifact_location
-    return is_embedded and place != artifacts and Path(place).name == ARTIFACTS
+    place = Path(experiment.artifact_location)
+    is_embedded = artifacts is not None and database_path(client.tracking_uri) is not None
+    return is_embedded and str(place) != artifacts and place.name == ARTIFACTS
 
 
 def all_runs(client: MlflowClient, experiment_ids: list[str], filter_string: str = "") -> Iterator[MlflowRun]:
