@@ -53,12 +53,13 @@ def in_a_package_of_ones_own(folder: Path) -> list[Path]:
 def in_the_repository(folder: Path) -> list[Path]:
     """Write one of each kind into a copy of the repository, which is the working folder; returns their tests."""
     shutil.copytree(ROOT / "src", folder / "src")  # with what is compiled
+    shutil.copytree(ROOT / "packages/dagrpo_answers/src", folder / "packages/dagrpo_answers/src")
     for kind in Kind:
         done = run(kind, f"begun_{kind}")
         assert done.exit_code == 0, done.exception
         assert f"pytest {PLACES[kind].tests}/test_begun_{kind}.py" in done.stdout
     check_style(folder)
-    return sorted((folder / "tests").rglob("test_*.py"))
+    return sorted(folder.rglob("test_begun_*.py"))
 
 
 @pytest.mark.nightly
@@ -71,7 +72,7 @@ def test_each_kind_works_in_the_repository_and_in_a_package_of_ones_own(
         monkeypatch.chdir(tmp_path / place)
         tests += write(tmp_path / place)
     assert len(tests) == 2 * len(Kind)
-    path = f"{tmp_path / 'own/lab'}:{tmp_path / 'repository/src'}"
+    path = f"{tmp_path / 'own/lab'}:{tmp_path / 'repository/src'}:{tmp_path / 'repository/packages/dagrpo_answers/src'}"
     environment = os.environ | {"PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
     settings = ("-p", "no:cacheprovider", "-n0", "--import-mode=importlib")
     command = [sys.executable, "-m", "pytest", "-q", *settings, f"--rootdir={tmp_path}", *map(str, tests)]
