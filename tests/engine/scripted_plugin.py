@@ -24,7 +24,7 @@ class Config(EngineConfig):
     notebook: str | None = Field(None, description="File that gets a line for each call.")
 
 
-def check(config: Config, section: str, params: Any) -> None:
+def check(config: Config, section: str, model: Any, deterministic: bool) -> None:
     """Raise UserError for several servers, of which there is none."""
     if config.replicas > 1:
         raise UserError(

@@ -1,21 +1,18 @@
 """Section `algorithm`: the objective, composed of plug-ins with their parameters."""
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from dagrpo.algorithms.advantages import ADVANTAGES, check_advantage
-from dagrpo.algorithms.corrections import CORRECTIONS, check_correction
+from dagrpo.algorithms.advantages import ADVANTAGES
+from dagrpo.algorithms.corrections import CORRECTIONS
 from dagrpo.algorithms.divergence import Estimator
-from dagrpo.algorithms.losses import LOSSES, aggregation_of, check_loss
+from dagrpo.algorithms.losses import LOSSES, aggregation_of
 from dagrpo.algorithms.teacher_config import Teacher
-from dagrpo.algorithms.terms import TERMS, Weighed, check_terms, computed
+from dagrpo.algorithms.terms import TERMS, Weighed, computed
 from dagrpo.core.errors import UserError
 from dagrpo.core.plugin_sections import Choice, Chosen, Several
 from dagrpo.core.section import Section
-
-if TYPE_CHECKING:
-    from dagrpo.config.schema import Params
 
 _GRPO: Any = {"name": "grpo"}
 _PPO_CLIP: Any = {"name": "ppo_clip"}
@@ -194,16 +191,3 @@ class Algorithm(Section):
                 "would correct the same difference twice: set algorithm.correction to {name: none}"
             )
         return self
-
-    def check(self, params: "Params") -> None:
-        """Raise UserError if the objective or one of its plug-ins does not fit the other sections."""
-        check_advantage(params)
-        check_loss(params)
-        check_correction(params)
-        check_terms(params)
-        kl = self.kl
-        if (found := params.training.off_policy) and kl.coefficient and kl.corrected:
-            raise UserError(
-                f"{found[0]}, but algorithm.kl.corrected multiplies by the ratio to the policy at the beginning of the step, which is then "
-                f"not the one that sampled: set algorithm.kl.corrected to false, or {found[1]}"
-            )

@@ -3,15 +3,13 @@
 A loss or a term learns from its logprobs of the policy's own tokens.
 """
 
-from typing import TYPE_CHECKING, Annotated, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
 from dagrpo.core.errors import UserError
+from dagrpo.core.experiment import Experiment
 from dagrpo.core.section import Section, require_commit
-
-if TYPE_CHECKING:
-    from dagrpo.config.schema import Params
 
 TEACHER = "teacher"  # the name of the teacher's folder, beside the model's
 SOLUTION = "{solution}"  # in the teacher's prompt, replaced by the problem's solution
@@ -75,11 +73,9 @@ class Teacher(Section):
             )
         return self
 
-    def check(self, params: "Params") -> None:
-        """Raise UserError if the teacher does not fit the other sections."""
-        if params.model.name == TEACHER:
-            raise UserError(f"model.name is {TEACHER}, the folder of algorithm.teacher: give the model another name")
-        if self.is_there and f"results/{params.experiment.name}/" in (self.folder or ""):
+    def check(self, experiment: Experiment) -> None:
+        """Raise UserError if the teacher is an output of this experiment."""
+        if self.is_there and f"results/{experiment.name}/" in (self.folder or ""):
             raise UserError(
                 f"algorithm.teacher.folder is {self.folder}, which is an output of this experiment: give another experiment's "
                 "folder, or set algorithm.teacher.source to initial"

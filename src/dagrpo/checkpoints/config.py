@@ -3,15 +3,12 @@
 Read by convert and export.
 """
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
-from dagrpo.checkpoints.formats import FORMATS, require_format_name
+from dagrpo.checkpoints.formats import require_format_name
 from dagrpo.core.section import Section
-
-if TYPE_CHECKING:
-    from dagrpo.config.schema import Params
 
 
 class Checkpoint(Section):
@@ -24,8 +21,3 @@ class Checkpoint(Section):
         1_000_000_000,
         description="Most bytes of weights in one file that convert or export writes; a larger tensor gets a separate file.",
     )
-
-    def check(self, params: "Params") -> None:
-        """Raise UserError if the format cannot hold the model."""
-        if self.format not in FORMATS.own_names():  # dagrpo's own, whose import takes seconds, hold all models
-            FORMATS.get(self.format).check(params)

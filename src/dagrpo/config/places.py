@@ -10,9 +10,7 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
-import dagrpo
-
-PACKAGE = Path(dagrpo.__file__).resolve().parent
+PACKAGE = Path(__file__).resolve().parents[1]
 INSTALLED = PACKAGE / "project"  # the repository's other files that a study needs: wheel.py puts them there
 ROOT = INSTALLED if INSTALLED.is_dir() else PACKAGE.parents[1]
 SNAKEFILE = str(ROOT / "Snakefile")  # for `module` in a Snakefile of one's own

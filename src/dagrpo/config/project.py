@@ -7,7 +7,6 @@ from typing import Any
 import typer
 from typer.core import TyperCommand
 
-import dagrpo
 from dagrpo.core.errors import UserError
 from dagrpo.utils.manifest import MANIFEST
 
@@ -23,7 +22,7 @@ def without_snakefile() -> str | None:
 
 def require_own_code() -> None:
     """Raise UserError in a project folder whose dagrpo is not the one that runs."""
-    here, running = Path("src/dagrpo").resolve(), Path(dagrpo.__file__).resolve().parent
+    here, running = Path("src/dagrpo").resolve(), Path(__file__).resolve().parents[1]
     if here.is_dir() and here != running:
         raise UserError(
             f"This folder has its own dagrpo, but the one that runs is {running}: start it with "

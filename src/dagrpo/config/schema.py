@@ -1,6 +1,7 @@
 """The whole of params.yaml, parsed with actionable error messages."""
 
 from collections.abc import Iterator, Mapping
+from inspect import signature
 from pathlib import Path
 from typing import Any, Self
 
@@ -46,16 +47,21 @@ class Params(Section):
 
     @model_validator(mode="after")
     def _check_sections(self) -> Self:
-        """Let each section check the others: it alone knows what it requires, and what its plug-ins do."""
-        _check(self, self)
+        """Let each section and each plug-in check the sections that its `check` names: it alone knows what it requires."""
+        for part in _parts(self):
+            if check := getattr(part, "check", None):
+                check(**{name: getattr(self, name) for name in signature(check).parameters})
         return self
 
 
-def _check(section: Section, params: Params) -> None:
+def _parts(section: Section) -> Iterator[Section]:
+    """Yield all sections in a section; of plug-ins by name those that count."""
     for _, value in section:
-        if isinstance(value, Section):
-            value.check(params)
-            _check(value, params)
+        parts = value.values() if isinstance(value, Mapping) else [value]
+        for part in parts:
+            if isinstance(part, Section) and getattr(part, "counts", True):
+                yield part
+                yield from _parts(part)
 
 
 def _keys(section: Section, prefix: str = "") -> Iterator[str]:

@@ -1,14 +1,11 @@
 """Base class of params.yaml's sections: closed, frozen, strict."""
 
 import re
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from dagrpo.core.errors import UserError
-
-if TYPE_CHECKING:
-    from dagrpo.config.schema import Params
 
 LONGEST_TEXT = 4096  # characters, as of a path
 MOST_TOKENS = 1 << 22  # of a text: more than any model reads
@@ -37,7 +34,9 @@ _EXPONENT = re.compile(r"[-+]?\d+(\.\d+)?[eE][-+]?\d+")
 class Section(BaseModel):
     """One section of params.yaml. An unknown key or a wrong type is an error; nothing changes after parsing.
 
-    Every float is finite, every text bounded. The bounds of numbers and lists are for each field to say.
+    Every float is finite, every text bounded. The bounds of numbers and lists are for each field to say. A section that depends on
+    others has a method `check`, whose parameters are named after these: `check(self, rollout, training)`. It is called when
+    params.yaml has been parsed, and raises UserError if they do not fit.
     """
 
     model_config = ConfigDict(
@@ -57,9 +56,6 @@ class Section(BaseModel):
             return values
         numbers = {name for name, field in cls.model_fields.items() if _takes_float(field.annotation)}
         return {k: float(v) if k in numbers and _is_exponent(v) else v for k, v in values.items()}
-
-    def check(self, params: "Params") -> None:
-        """Raise UserError if the other parameters do not fit this section. Called when params.yaml has been parsed."""
 
 
 def _takes_float(annotation: Any) -> bool:

@@ -10,10 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar
 from pydantic import Field, create_model, model_validator
 
 from dagrpo.core.errors import UserError
+from dagrpo.core.experiment import Experiment
 from dagrpo.core.section import MOST_TOKENS, Count, Section, Share
-
-if TYPE_CHECKING:
-    from dagrpo.config.schema import Params
 
 DATASETS = "dagrpo.data.datasets"
 ConfigType = TypeVar("ConfigType", bound=Section)
@@ -75,17 +73,12 @@ class Sources(Section):
             )
         return self
 
-    def check(self, params: "Params") -> None:
-        """Raise UserError if section `data` does not fit the other sections."""
-        if self.pass_rates and f"results/{params.experiment.name}/" in self.pass_rates:
+    def check(self, experiment: Experiment) -> None:
+        """Raise UserError if pass rates are an output of this experiment."""
+        if self.pass_rates and f"results/{experiment.name}/" in self.pass_rates:
             raise UserError(
                 f"data.pass_rates is {self.pass_rates}, which this experiment makes out of the data itself: give "
                 "another experiment's file, or choose with training.min_pass_rate and max_pass_rate"
-            )
-        if self.max_prompt_tokens is not None and self.max_prompt_tokens > params.training.max_prompt_tokens:
-            raise UserError(
-                f"data.max_prompt_tokens ({self.max_prompt_tokens}) keeps prompts that training.max_prompt_tokens "
-                f"({params.training.max_prompt_tokens}) refuses: lower the former or raise the latter"
             )
 
     def section(self, config: type[ConfigType]) -> ConfigType:

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
     from dagrpo.checkpoints.gather import RankMemory
     from dagrpo.checkpoints.tensors import Tensors
-    from dagrpo.config.schema import Params
     from dagrpo.core.section import HeadDtype
     from dagrpo.engine.interface import Adapter, ClassifierOpener, EngineOpener, RolloutEngine
+    from dagrpo.models.config import Model
 
 ConfigType = TypeVar("ConfigType", bound=EngineConfig)
 DEFAULT = "sglang"
@@ -75,10 +75,6 @@ class Footprint:
     sync_bytes: int = 0  # of a trainer's rank, for tensors on their way to it (Engine.memory)
 
 
-def _takes_any(config: Any, section: str, params: Params) -> None:
-    """Accept all parameters."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engine(Generic[ConfigType]):
     """An engine that params.yaml can name."""
@@ -100,8 +96,8 @@ class Engine(Generic[ConfigType]):
     key_variable: str | None = None  # environment variable with the key of servers that run elsewhere
     reserved_tokens: int = 0  # of its context, that no prompt can use
     footprint: Footprint = field(default_factory=Footprint)
-    # Raises UserError for parameters that it cannot work with, beyond its capabilities. The text is the section's key.
-    check: Callable[[ConfigType, str, Params], None] = _takes_any
+    # (config, key of its section, model, rollout.deterministic): raises UserError for what it cannot do beyond its capabilities.
+    check: Callable[[ConfigType, str, Model, bool], None] | None = None
 
 
 ENGINES: Plugins[Engine[Any]] = Plugins(

@@ -11,6 +11,7 @@ from dagrpo.core.section import Texts
 FOLDER = (
     "DAGRPO_SERVERS"  # environment variable of a training: where the nodes of its servers look for their description
 )
+POLICY, TEACHER, REWARD_MODEL = "runtime.engine", "runtime.teacher", "runtime.reward_model"  # keys of their sections
 
 
 class EngineConfig(Choice):

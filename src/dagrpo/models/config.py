@@ -10,6 +10,9 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from dagrpo.algorithms.teacher_config import TEACHER
+from dagrpo.checkpoints.config import Checkpoint
+from dagrpo.checkpoints.formats import FORMATS
 from dagrpo.core.errors import UserError
 from dagrpo.core.experiment import Name
 from dagrpo.core.section import MOST_PIXELS, MOST_TOKENS, Section, Seed, Texts, require_commit
@@ -157,6 +160,17 @@ class Model(Section):
         "own",
         description="own: the model's; the others: that of Qwen2.5-VL or SmolLM2 with a description of tools (source: hub, gguf).",
     )
+
+    def check(self, checkpoint: Checkpoint) -> None:
+        """Raise UserError if the checkpoint's format cannot hold the model."""
+        if checkpoint.format not in FORMATS.own_names():  # dagrpo's own, whose import takes seconds, hold all models
+            FORMATS.get(checkpoint.format).check(takes_pictures=self.source == "fresh" and self.fresh.takes_pictures)
+
+    @model_validator(mode="after")
+    def _name_is_not_the_teachers(self) -> Self:
+        if self.name == TEACHER:
+            raise UserError(f"model.name is {TEACHER}, the folder of algorithm.teacher: give the model another name")
+        return self
 
     @model_validator(mode="after")
     def _chat_template_is_of_a_published_model(self) -> Self:

@@ -24,10 +24,11 @@ from dagrpo.utils.files import digest_of, sha256_of, write_json
 WITHOUT_EFFECT = (
     "dagrpo.api",
     "dagrpo.core.plugins",
-    "dagrpo.engine.checks",
     "dagrpo.engine.config",
     "dagrpo.pipeline",
     "dagrpo.tracking",
+    "dagrpo.trainer.config.engines",
+    "dagrpo.trainer.config.objective",
     "dagrpo.trainer.config.runtime",
     "dagrpo.utils.watchdog",
     "dagrpo.utils.console",

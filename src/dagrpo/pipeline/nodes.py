@@ -21,7 +21,6 @@ from typing import Annotated
 from pydantic import Field, TypeAdapter, ValidationError
 from torch._C._distributed_c10d import Store, TCPStore  # torch.distributed, for which no types are declared
 
-import dagrpo
 from dagrpo.core.errors import UserError
 from dagrpo.pipeline.record import STATES
 from dagrpo.utils import slurm
@@ -78,7 +77,7 @@ _LAUNCH, _WORD = TypeAdapter(Launch), TypeAdapter(End)
 
 def own_software() -> str:
     """Return the digest of this machine's dagrpo, and the versions that its part of a training follows from."""
-    package = Path(dagrpo.__file__).parent
+    package = Path(__file__).parents[1]
     digest = digest_of({str(file.relative_to(package)): sha256_of(file) for file in sorted(package.rglob("*.py"))})
     versions = {name: version for name, version in environment(on_gpu=False).items() if name != "device"}
     return ", ".join(f"{name} {version}" for name, version in {"dagrpo": digest[:16], **versions}.items())

@@ -1,6 +1,6 @@
 """Section `reward`: grading of completions, and the reward's components."""
 
-from typing import TYPE_CHECKING, Annotated, Any, Self
+from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
@@ -11,9 +11,6 @@ from dagrpo.rewards.components import COMPONENTS, Weighted
 from dagrpo.rewards.unit_tests import UnitTests
 from dagrpo.rewards.verifiers import VERIFIERS, get_verifier
 from dagrpo_answers.verifier import EXTRACTION, Extractor
-
-if TYPE_CHECKING:
-    from dagrpo.config.schema import Params
 
 _ACCURACY: Any = {"accuracy": {}}
 
@@ -69,12 +66,6 @@ class Reward(Section):
         """List the files that the components read, whose content is part of the stage's identity."""
         counted = {name: config for name, config in self.components.items() if config.counts}
         return [path for name, config in counted.items() for path in COMPONENTS.get(name).files(config)]
-
-    def check(self, params: "Params") -> None:
-        """Raise UserError if one of the components cannot work with the other parameters."""
-        for name, config in self.components.items():
-            if config.counts:
-                COMPONENTS.get(name).check(config, params)
 
 
 def _check_gate(name: str, gate: str, components: dict[str, Weighted]) -> None:

@@ -1,19 +1,17 @@
 """Section `rollout`: sampling during training, and the engine's type."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
+from dagrpo.algorithms.config import Algorithm
 from dagrpo.chat.renderers import CHATS
 from dagrpo.core.errors import UserError
 from dagrpo.core.plugin_sections import Choice, Chosen, Several
 from dagrpo.core.section import MOST_STEPS, MOST_TOKENS, HeadDtype, Section, Temperature, TopK, TopP
-from dagrpo.rollout.agents import AGENTS, Limits, check_agent
+from dagrpo.rollout.agents import AGENTS, OWN_LOOP, Limits
 from dagrpo.tools import TOOLS, ToolSection
-
-if TYPE_CHECKING:
-    from dagrpo.config.schema import Params
 
 Dtype = Literal["float32", "bfloat16", "float16"]
 KeepRollouts = Literal["all", "rounded", "best_and_worst", "none"] | Annotated[int, Field(ge=1, le=MOST_STEPS)]
@@ -90,20 +88,13 @@ class Rollout(Conversation):
         """Return True if some tokens are never sampled."""
         return self.top_k != -1
 
-    def check(self, params: "Params") -> None:
-        """Raise UserError if section `rollout` does not fit the other sections."""
-        check_agent(params)
-        self._check_room(params)
-
-    def _check_room(self, params: "Params") -> None:
-        positions = params.model.fresh.max_position_embeddings
-        longest = params.training.max_prompt_tokens + max(
-            self.max_new_tokens, params.evaluation.sampling.max_new_tokens
-        )
-        if params.model.source == "fresh" and longest > positions:
+    def check(self, algorithm: Algorithm) -> None:
+        """Raise UserError if the teacher has prompts that the agent would not use."""
+        name, teacher = self.agent.name, algorithm.teacher
+        if teacher.is_there and teacher.prompt == "with_solution" and name != OWN_LOOP:
             raise UserError(
-                f"training.max_prompt_tokens plus max_new_tokens is {longest}, but model.fresh.max_position_embeddings is "
-                f"{positions}: raise the latter or shorten one of the former"
+                f"algorithm.teacher.prompt is with_solution, but the prompts of rollout.agent {name} are its own: set "
+                f"algorithm.teacher.prompt to plain, or take rollout.agent: {{name: {OWN_LOOP}}}"
             )
 
 

@@ -12,7 +12,7 @@ from dagrpo.core.plugin_sections import Choice
 from dagrpo.trainer.backends import Backend
 
 if TYPE_CHECKING:
-    from dagrpo.config.schema import Params
+    from dagrpo.trainer.backends import Planned
     from dagrpo.trainer.run import Report, TrainingRun
 
 NAME = f"{__name__}:BACKEND"
@@ -22,7 +22,7 @@ class Config(Choice):
     added: float = Field(1.0, description="Number that each step adds to every weight.")
 
 
-def check(config: Config, params: "Params") -> None:
+def check(config: Config, params: "Planned") -> None:
     if params.training.staleness:
         raise UserError("training.staleness is not known to the backend that adds: set it to 0")
 

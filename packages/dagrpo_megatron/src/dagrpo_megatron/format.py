@@ -11,7 +11,6 @@ from dagrpo.checkpoints.file_plan import PlannedFile, planned_content
 from dagrpo.checkpoints.formats import CheckpointFormat
 from dagrpo.checkpoints.source import open_tensors
 from dagrpo.checkpoints.tensors import Tensors
-from dagrpo.config.schema import Params
 from dagrpo.core.errors import UserError
 from dagrpo_megatron import arguments, recipe_script
 from dagrpo_megatron.config import load_config
@@ -64,9 +63,9 @@ class Megatron(CheckpointFormat):
             return []
         return [planned_content(recipe_script.FILE, recipe_script.script(recipe, config).encode(), executable=True)]
 
-    def check(self, params: Params) -> None:
+    def check(self, *, takes_pictures: bool) -> None:
         """Raise UserError for models that take pictures."""
-        if params.model.source == "fresh" and params.model.may_take_pictures:
+        if takes_pictures:
             raise UserError("checkpoint.format megatron has no layout for models that take pictures: set it to dcp")
 
     def facts(self, folder: Path) -> list[tuple[str, str]]:

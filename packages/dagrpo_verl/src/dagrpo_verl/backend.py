@@ -6,10 +6,9 @@ from pydantic import Field
 
 from dagrpo.core.plugin_sections import Choice
 from dagrpo.core.section import Unchecked
-from dagrpo.trainer.backends import Backend
+from dagrpo.trainer.backends import Backend, Planned
 
 if TYPE_CHECKING:
-    from dagrpo.config.schema import Params
     from dagrpo.trainer.run import Report, TrainingRun
 
 
@@ -23,7 +22,7 @@ class Config(Choice):
     )
 
 
-def check(config: Config, params: "Params") -> None:
+def check(config: Config, params: Planned) -> None:
     """Raise UserError for the first parameter that verl cannot honour."""
     from dagrpo_verl.mapping import planned
 

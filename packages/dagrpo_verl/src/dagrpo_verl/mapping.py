@@ -21,7 +21,7 @@ from dagrpo_verl import agent_loop
 from dagrpo_verl.objective import ACTOR, ARR, Keys, objective
 
 if TYPE_CHECKING:
-    from dagrpo.config.schema import Params
+    from dagrpo.trainer.backends import Planned
 
 LEAST_BATCH_TOKENS = 16_384  # of a pass, where runtime.training.micro_batch_tokens is null
 ENGINE = "sglang"
@@ -142,7 +142,7 @@ def configuration(
     return {**keys, **settings}
 
 
-def planned(params: "Params", settings: Mapping[str, Any]) -> Keys:
+def planned(params: "Planned", settings: Mapping[str, Any]) -> Keys:
     """Return verl's keys before any file is there. Raises UserError for the first parameter that verl cannot honour."""
     from dagrpo.data.task import get_task
 

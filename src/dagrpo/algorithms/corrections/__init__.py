@@ -11,16 +11,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from dagrpo.algorithms.losses import LOSSES
 from dagrpo.algorithms.tokens import LOG_RATIO_LIMIT, TokenBatch
-from dagrpo.core.errors import UserError, require_arguments
+from dagrpo.core.errors import require_arguments
 from dagrpo.core.plugin_sections import Choice
 from dagrpo.core.plugins import Plugins
 
 if TYPE_CHECKING:
     import torch
 
-    from dagrpo.config.schema import Params
 
 ConfigType = TypeVar("ConfigType", bound=Choice)
 
@@ -33,10 +31,6 @@ class TokenWeights:
     metrics: Mapping[str, torch.Tensor] = field(default_factory=dict)
 
 
-def _takes_any(config: Any, params: Params) -> None:
-    """Accept all parameters."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Correction(Generic[ConfigType]):
     """Weights of tokens, of whole sequences, from `old_logprobs` and `rollout_logprobs`."""
@@ -44,8 +38,6 @@ class Correction(Generic[ConfigType]):
     config: type[ConfigType]  # its keys in algorithm.correction
     function: Callable[[TokenBatch, ConfigType], TokenWeights]
     weighs: bool = True  # False for `none`; a loss that is anchored on the rollout refuses any other
-    # Raises UserError if the other parameters do not fit. Called when params.yaml has been parsed.
-    check: Callable[[ConfigType, Params], None] = _takes_any
 
     def __post_init__(self) -> None:
         """Raise UserError, with its file and line, for a function that takes other arguments."""
@@ -65,19 +57,6 @@ CORRECTIONS: Plugins[Correction[Any]] = Plugins(
 def weights_of(batch: TokenBatch, config: Choice) -> TokenWeights:
     """Return the weights that algorithm.correction names."""
     return CORRECTIONS.get(config.name).function(batch, config)
-
-
-def check_correction(params: Params) -> None:
-    """Raise UserError if algorithm.correction does not fit the other parameters."""
-    config, loss = params.algorithm.correction, params.algorithm.loss
-    correction = CORRECTIONS.get(config.name)
-    is_weighed = correction.weighs or LOSSES.get(loss.name).anchored_on_rollout(loss)
-    if (found := params.training.off_policy) and not is_weighed:
-        raise UserError(
-            f"{found[0]}, but with algorithm.correction {config.name} nothing weighs tokens that earlier weights sampled: take "
-            f"algorithm.correction: {{name: token_truncated}}, or set {found[1]}"
-        )
-    correction.check(config, params)
 
 
 def log_ratios(batch: TokenBatch) -> torch.Tensor:

@@ -8,24 +8,19 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from dagrpo.algorithms.aggregation import Aggregation
 from dagrpo.algorithms.tokens import MiniBatch, TokenBatch, TokenLoss
-from dagrpo.core.errors import UserError, require_arguments
+from dagrpo.core.errors import require_arguments
 from dagrpo.core.plugin_sections import Choice
 from dagrpo.core.plugins import Plugins
 
 if TYPE_CHECKING:
     import torch
 
-    from dagrpo.config.schema import Params
 
 ConfigType = TypeVar("ConfigType", bound=Choice)
 
 
 def _never(config: Any) -> bool:
     return False
-
-
-def _takes_any(config: Any, params: Params) -> None:
-    """Accept all parameters."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,8 +39,6 @@ class Loss(Generic[ConfigType]):
     # Aggregations that turn it into another loss, with the name of that loss; they are refused.
     same_with: Mapping[Aggregation, str] = field(default_factory=dict)
     needs_teacher: bool = False  # reads TokenBatch.teacher_logprobs, and no advantages
-    # Raises UserError if the other parameters do not fit. Called when params.yaml has been parsed.
-    check: Callable[[ConfigType, Params], None] = _takes_any
 
     def __post_init__(self) -> None:
         """Raise UserError, with its file and line, for a function that takes other arguments."""
@@ -66,15 +59,3 @@ def aggregation_of(aggregation: str, config: Choice) -> Aggregation:
     """Return the aggregation that algorithm.aggregation names; `default` is the one that the loss was published with."""
     chosen: Any = LOSSES.get(config.name).aggregation if aggregation == "default" else aggregation
     return chosen  # type: ignore[no-any-return]
-
-
-def check_loss(params: Params) -> None:
-    """Raise UserError if algorithm.loss does not fit the other parameters."""
-    config = params.algorithm.loss
-    loss = LOSSES.get(config.name)
-    if loss.needs_later_updates and params.training.mini_batches == 1:
-        raise UserError(
-            f"algorithm.loss {config.name} differs from the policy gradient only after a step's first update, and with "
-            "training.mini_batches 1 there is no other: set training.mini_batches to 2 or more, or take algorithm.loss: {name: gpg}"
-        )
-    loss.check(config, params)

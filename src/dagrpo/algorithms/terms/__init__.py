@@ -4,23 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from pydantic import Field
 
 from dagrpo.algorithms.tokens import TokenBatch, TokenLoss
-from dagrpo.core.errors import UserError, require_arguments
+from dagrpo.core.errors import require_arguments
 from dagrpo.core.plugins import Plugins
 from dagrpo.core.section import Factor, Section
-
-if TYPE_CHECKING:
-    from dagrpo.config.schema import Params
 
 
 class Weighed(Section):
     """Base of a term's parameters: its coefficient. A term's Config adds its other keys."""
 
     coefficient: Factor = Field(0.0, description="Factor of the term in the loss; at 0 it is not computed.")
+
+    @property
+    def counts(self) -> bool:
+        """Return True if the term is computed."""
+        return bool(self.coefficient)
 
 
 ConfigType = TypeVar("ConfigType", bound=Weighed)
@@ -31,10 +33,6 @@ class Coefficient(NamedTuple):
 
     applied: float
     basis: float  # from which `adapted` computes the next one; differs from `applied` while the term is not applied
-
-
-def _takes_any(config: Any, params: Params) -> None:
-    """Accept all parameters."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,8 +46,6 @@ class Term(Generic[ConfigType]):
     needs_teacher: bool = False  # reads TokenBatch.teacher_logprobs
     # Computes the next step's coefficient from this step's basis and measured entropy; None: the coefficient is fixed.
     adapted: Callable[[float, float, ConfigType], Coefficient] | None = None
-    # Raises UserError if the other parameters do not fit. Called when params.yaml has been parsed.
-    check: Callable[[ConfigType, Params], None] = _takes_any
 
     def __post_init__(self) -> None:
         """Raise UserError, with its file and line, for a function that takes other arguments."""
@@ -63,16 +59,4 @@ TERMS: Plugins[Term[Any]] = Plugins(
 
 def computed(terms: Mapping[str, Weighed]) -> dict[str, Weighed]:
     """Return the terms of algorithm.terms whose coefficient is not 0."""
-    return {name: config for name, config in terms.items() if config.coefficient}
-
-
-def check_terms(params: Params) -> None:
-    """Raise UserError if one of algorithm.terms does not fit the other parameters."""
-    for name, config in computed(params.algorithm.terms).items():
-        term = TERMS.get(name)
-        if term.needs_teacher and (found := params.training.off_policy):
-            raise UserError(
-                f"{found[0]}, but no correction weighs algorithm.terms.{name}, which assumes that the current policy sampled the tokens: "
-                f"take algorithm.loss: {{name: on_policy_distillation}}, set algorithm.terms.{name}.coefficient to 0, or {found[1]}"
-            )
-        term.check(config, params)
+    return {name: config for name, config in terms.items() if config.counts}

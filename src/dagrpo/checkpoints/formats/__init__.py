@@ -17,7 +17,6 @@ from dagrpo.core.plugins import Plugins
 
 if TYPE_CHECKING:
     from dagrpo.checkpoints.tensors import Tensors
-    from dagrpo.config.schema import Params
 
 
 class CheckpointFormat(ABC):
@@ -46,8 +45,8 @@ class CheckpointFormat(ABC):
         """Plan a conversion's files beside the weights, such as a script that trains them."""
         return []
 
-    def check(self, params: "Params") -> None:  # noqa: B027  most formats take all models
-        """Raise UserError if the parameters select a model that this format cannot hold. Called when params.yaml is read."""
+    def check(self, *, takes_pictures: bool) -> None:  # noqa: B027  most formats take all models
+        """Raise UserError if this format cannot hold a model that `takes_pictures`. Called when params.yaml is read."""
 
     def facts(self, folder: Path) -> list[tuple[str, str]]:
         """Return lines for the summary of a checkpoint, beside size and digest."""

@@ -24,8 +24,8 @@ from dagrpo.data.task import Task, TaskRows, chat
 if TYPE_CHECKING:
     from PIL.ImageDraw import ImageDraw
 
-    from dagrpo.config.schema import Params
     from dagrpo.data.config import Data
+    from dagrpo.rewards.config import Reward
 
 ShapesLevel = Literal["count", "colour", "length"]
 
@@ -54,9 +54,9 @@ class Config(Section):
                 raise UserError(f"data.shapes.levels lists {level} twice: list each level once")
         return self
 
-    def check(self, params: "Params") -> None:
+    def check(self, reward: "Reward") -> None:
         """Raise UserError if both controls are on: a lower score would not show which of them is the reason."""
-        if self.swapped and params.reward.permuted:
+        if self.swapped and reward.permuted:
             raise UserError(
                 "reward.permuted and data.shapes.swapped are both true, and a score that falls would not say which of them is the reason: "
                 "set one of them to false"

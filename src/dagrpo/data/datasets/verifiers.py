@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field
 
 from dagrpo.core.errors import UserError
+from dagrpo.core.experiment import Experiment
 from dagrpo.core.section import Count, Section, Unchecked
 from dagrpo.core.types import Row
 from dagrpo.data.task import Task, TaskRows
 
 if TYPE_CHECKING:
-    from dagrpo.config.schema import Params
     from dagrpo.data.config import Data
 
 
@@ -29,15 +29,15 @@ class Config(Section):
     train: Count = Field(64, description="Tasks to train on, after those that are held out.")
     test: Count = Field(16, description="Tasks that are held out: the taskset's first.")
 
-    def check(self, params: "Params") -> None:
+    def check(self, experiment: Experiment, rollout: Any) -> None:
         """Raise UserError unless the agent of this taskset makes the attempts: no other one can."""
-        agent = params.rollout.agent.model_dump()
+        agent = rollout.agent.model_dump()
         is_its_own = (agent["name"], agent.get("taskset"), agent.get("parameters")) == (
             "verifiers",
             self.taskset,
             self.parameters,
         )
-        if "verifiers" in params.experiment.tasks and not is_its_own:
+        if "verifiers" in experiment.tasks and not is_its_own:
             raise UserError(
                 "experiment.tasks names verifiers, whose attempts the package makes itself: set rollout.agent to {name: verifiers, "
                 f"taskset: {self.taskset or '...'}}}, with the parameters of data.verifiers."

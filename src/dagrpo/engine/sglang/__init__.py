@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from dagrpo.checkpoints.gather import RankMemory
-    from dagrpo.config.schema import Params
     from dagrpo.engine.interface import Classifier, RolloutEngine
+    from dagrpo.models.config import Model
 
 GIBIBYTE = 1 << 30
 KEY_VARIABLE = "SGLANG_API_KEY"
@@ -163,15 +163,15 @@ def _require_admitted(name: str, value: Argument) -> None:
         )
 
 
-def check(config: Config, section: str, params: Params) -> None:
+def check(config: Config, section: str, model: Model, deterministic: bool) -> None:
     """Raise UserError if SGLang cannot serve a fresh model with these parameters; one from the hub is checked at the start."""
-    if config.arguments and params.rollout.deterministic:
+    if config.arguments and deterministic:
         raise UserError(
             f"{section}.arguments is not empty, and rollout.deterministic is true, where flags must not decide which requests are computed "
             "together: empty it, or set rollout.deterministic to false"
         )
-    fresh = params.model.fresh
-    if params.model.source != "fresh" or section != "runtime.engine":
+    fresh = model.fresh
+    if model.source != "fresh" or section != "runtime.engine":
         return
     if config.ranks > 1:
         key = f"{section}.tensor_parallel{' x nodes_per_server' if config.nodes_per_server > 1 else ''}"

@@ -21,7 +21,7 @@ import psutil
 
 from dagrpo.core.errors import UserError
 from dagrpo.core.section import HeadDtype
-from dagrpo.engine.checks import POLICY, REWARD_MODEL
+from dagrpo.engine.config import POLICY, REWARD_MODEL
 from dagrpo.engine.errors import (
     ServerError,
     full_disk_among,

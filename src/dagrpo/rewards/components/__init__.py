@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from numbers import Real
-from typing import TYPE_CHECKING, Annotated, Any, Generic, Protocol, Self, TypeVar
+from typing import Annotated, Any, Generic, Protocol, Self, TypeVar
 
 from pydantic import Field, model_validator
 
@@ -17,9 +17,6 @@ from dagrpo.core.plugin_sections import PluginName
 from dagrpo.core.plugins import Plugins
 from dagrpo.core.section import MOST_STEPS, Factor, Section
 from dagrpo.core.trajectory import GradedTrajectory
-
-if TYPE_CHECKING:
-    from dagrpo.config.schema import Params
 
 Step = Annotated[int, Field(ge=1, le=MOST_STEPS)]
 
@@ -72,10 +69,6 @@ class Weighted(Section):
 ConfigType = TypeVar("ConfigType", bound=Weighted)
 
 
-def _takes_any(config: Any, params: "Params") -> None:
-    """Accept all parameters."""
-
-
 class RewardModel(Protocol):
     """Classifier that scores conversations."""
 
@@ -105,8 +98,6 @@ class Component(Generic[ConfigType]):
     # Opens a component that asks a model. The stage serves the reward model, if the parameters name one.
     open: Callable[[ConfigType, RewardModel | None], AbstractContextManager[OpenComponent]] | None = None
     files: Callable[[ConfigType], list[str]] = lambda config: []  # paths whose content is part of the stage's identity
-    # Raises UserError if the other parameters do not fit. Called when params.yaml has been parsed.
-    check: Callable[[ConfigType, "Params"], None] = _takes_any
     # The lowest and the highest value, before the weight; None: unknown.
     limits: Callable[[ConfigType], tuple[float, float]] | None = None
     needs_tools: bool = False  # always 0 on a task without tools, which is refused

@@ -29,8 +29,6 @@ from dagrpo.rewards.judge_prompt import asked_again, prompt, require_rubric, sch
 if TYPE_CHECKING:
     import httpx
 
-    from dagrpo.config.schema import Params
-
 KEY_VARIABLE = "JUDGE_API_KEY"
 ANSWERS = "data/judge_answers.jsonl"
 MOST_BYTES = 4 << 20  # of an answer
@@ -75,6 +73,17 @@ class Config(Weighted):
         ANSWERS,
         description="File in which answers are recorded by the digest of what was asked; a run repeats from it without the judge.",
     )
+
+    def check(self) -> None:
+        """Raise UserError for an address, a name or a rubric that cannot be used."""
+        if mistake := mistake_in_server(self.url):
+            raise UserError(
+                f"the address in reward.components.judge.url {mistake}: write it as http://127.0.0.1:30000/v1"
+            )
+        if not self.model:
+            raise UserError("reward.components.judge.model is empty: name the model that the server serves")
+        if Path(self.rubric).exists():  # a finished run does not need it; before any other, snakemake asks for it
+            _rubric(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -249,20 +258,9 @@ def _rubric(config: Config) -> str:
     return rubric
 
 
-def check(config: Config, params: "Params") -> None:
-    """Raise UserError for an address, a name or a rubric that cannot be used."""
-    if mistake := mistake_in_server(config.url):
-        raise UserError(f"the address in reward.components.judge.url {mistake}: write it as http://127.0.0.1:30000/v1")
-    if not config.model:
-        raise UserError("reward.components.judge.model is empty: name the model that the server serves")
-    if Path(config.rubric).exists():  # a finished run does not need it; before any other, snakemake asks for it
-        _rubric(config)
-
-
 COMPONENT = Component(
     config=Config,
     open=_open,
     files=lambda config: [config.rubric],
     limits=lambda config: (0.0, 1.0),
-    check=check,
 )

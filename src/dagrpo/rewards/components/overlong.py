@@ -1,6 +1,6 @@
 """overlong: DAPO's soft overlong punishment (arXiv:2503.14476, equation 13)."""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Protocol
 
 from pydantic import Field
 
@@ -9,8 +9,12 @@ from dagrpo.core.section import MOST_TOKENS
 from dagrpo.core.trajectory import GradedTrajectory
 from dagrpo.rewards.components import Component, Weighted
 
-if TYPE_CHECKING:
-    from dagrpo.config.schema import Params
+
+class Turns(Protocol):
+    """Section rollout, which a reward knows nothing else of."""
+
+    @property
+    def max_new_tokens(self) -> int: ...
 
 
 class Config(Weighted):
@@ -19,6 +23,14 @@ class Config(Weighted):
     buffer: Annotated[int, Field(ge=1, le=MOST_TOKENS)] = Field(
         4, description="Tokens before rollout.max_new_tokens over which the penalty grows from 0 to 1."
     )
+
+    def check(self, rollout: Turns) -> None:
+        """Raise UserError if the penalty begins with the first token."""
+        if self.buffer >= rollout.max_new_tokens:
+            raise UserError(
+                f"reward.components.overlong.buffer is {self.buffer}, so every length has a penalty: lower it below "
+                f"rollout.max_new_tokens ({rollout.max_new_tokens})"
+            )
 
 
 def overlong(graded: GradedTrajectory, config: Config) -> float:
@@ -31,14 +43,4 @@ def overlong(graded: GradedTrajectory, config: Config) -> float:
     return max(-1.0, min(0.0, (allowed - graded.trajectory.longest_turn) / config.buffer))
 
 
-def check(config: Config, params: "Params") -> None:
-    """Raise UserError if the penalty begins with the first token."""
-    max_new_tokens = params.rollout.max_new_tokens
-    if config.buffer >= max_new_tokens:
-        raise UserError(
-            f"reward.components.overlong.buffer is {config.buffer}, so every length has a penalty: lower it below "
-            f"rollout.max_new_tokens ({max_new_tokens})"
-        )
-
-
-COMPONENT = Component(config=Config, function=overlong, limits=lambda config: (-1.0, 0.0), check=check)
+COMPONENT = Component(config=Config, function=overlong, limits=lambda config: (-1.0, 0.0))

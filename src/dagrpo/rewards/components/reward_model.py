@@ -3,17 +3,15 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Self
+from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
 from dagrpo.core.errors import UserError
+from dagrpo.core.experiment import Experiment
 from dagrpo.core.section import Factor
 from dagrpo.core.trajectory import GradedTrajectory
 from dagrpo.rewards.components import Component, OpenComponent, RewardModel, Weighted
-
-if TYPE_CHECKING:
-    from dagrpo.config.schema import Params
 
 MANIFEST = "manifest.json"  # of its folder: lists its files with their digests
 CLIPPED = "reward/reward_model_clipped_fraction"
@@ -39,6 +37,17 @@ class Config(Weighted):
                 f"reward.components.reward_model.lowest is {self.lowest:g} and highest {self.highest:g}: let lowest be smaller"
             )
         return self
+
+    def check(self, experiment: Experiment) -> None:
+        """Raise UserError if no checkpoint is named, or an output of the experiment. Snakemake's start looks whether it is there."""
+        if not self.folder:
+            raise UserError(
+                "reward.components.reward_model.folder is empty: name the checkpoint of a sequence classifier"
+            )
+        if f"results/{experiment.name}/" in f"{self.folder}/":
+            raise UserError(
+                f"reward.components.reward_model.folder is {self.folder}, which is an output of this experiment: name another checkpoint"
+            )
 
 
 class _Scored:
@@ -73,20 +82,9 @@ def _open(config: Config, reward_model: RewardModel | None) -> Iterator[OpenComp
     yield _Scored(config, reward_model)
 
 
-def check(config: Config, params: "Params") -> None:
-    """Raise UserError if no checkpoint is named, or an output of the experiment. Snakemake's start looks whether it is there."""
-    if not config.folder:
-        raise UserError("reward.components.reward_model.folder is empty: name the checkpoint of a sequence classifier")
-    if f"results/{params.experiment.name}/" in f"{config.folder}/":
-        raise UserError(
-            f"reward.components.reward_model.folder is {config.folder}, which is an output of this experiment: name another checkpoint"
-        )
-
-
 COMPONENT = Component(
     config=Config,
     open=_open,
     files=lambda config: [str(Path(config.folder, MANIFEST))],
     limits=lambda config: (config.lowest, config.highest),
-    check=check,
 )

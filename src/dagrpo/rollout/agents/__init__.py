@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, Protocol, Ty
 
 from pydantic import Field
 
-from dagrpo.core.errors import UserError
 from dagrpo.core.plugin_sections import Choice
 from dagrpo.core.plugins import Plugins
 from dagrpo.core.section import MOST_CHARACTERS, MOST_PROCESSES, MOST_TOKENS, Seconds, Section, Share
@@ -22,7 +21,6 @@ from dagrpo.core.user_code import NamedCode, no_named_code
 
 if TYPE_CHECKING:
     from dagrpo.chat.renderers import ChatFormat
-    from dagrpo.config.schema import Params
     from dagrpo.core.trajectory import Prompt, Trajectory
     from dagrpo.rollout.session import Session
 
@@ -118,13 +116,3 @@ AGENTS: Plugins[AgentKind[Any]] = Plugins(
     key="rollout.agent.name",
     kind=AgentKind,
 )
-
-
-def check_agent(params: Params) -> None:
-    """Raise UserError if rollout.agent cannot work with the other parameters."""
-    name, teacher = params.rollout.agent.name, params.algorithm.teacher
-    if teacher.is_there and teacher.prompt == "with_solution" and name != OWN_LOOP:
-        raise UserError(
-            f"algorithm.teacher.prompt is with_solution, but the prompts of rollout.agent {name} are its own: set "
-            f"algorithm.teacher.prompt to plain, or take rollout.agent: {{name: {OWN_LOOP}}}"
-        )

@@ -11,7 +11,13 @@ from dagrpo.core.plugin_sections import Choice
 from dagrpo.core.plugins import Plugins
 
 if TYPE_CHECKING:
-    from dagrpo.config.schema import Params
+    from dagrpo.algorithms.config import Algorithm
+    from dagrpo.core.experiment import Experiment
+    from dagrpo.models.config import Model
+    from dagrpo.rewards.config import Reward
+    from dagrpo.rollout.config import Rollout
+    from dagrpo.trainer.config.runtime import Runtime
+    from dagrpo.trainer.config.training import Training
     from dagrpo.trainer.run import Report, TrainingRun
 
 ConfigType = TypeVar("ConfigType", bound=Choice)
@@ -35,7 +41,20 @@ class Train(Protocol[Config]):
         ...
 
 
-def _takes_any(config: Any, params: Params) -> None:
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """Sections that decide a training, before any file is there."""
+
+    experiment: Experiment
+    model: Model
+    rollout: Rollout
+    reward: Reward
+    algorithm: Algorithm
+    training: Training
+    runtime: Runtime
+
+
+def _takes_any(config: Any, params: Planned) -> None:
     """Accept all parameters."""
 
 
@@ -45,7 +64,7 @@ class Backend(Generic[ConfigType]):
 
     config: type[ConfigType]  # its keys in training.backend
     train: Train[ConfigType]
-    check: Callable[[ConfigType, Params], None] = _takes_any  # raises UserError for parameters that it cannot honour
+    check: Callable[[ConfigType, Planned], None] = _takes_any  # raises UserError for parameters that it cannot honour
     launches_processes: bool = True  # False: the stage calls `train` in each of runtime.training.processes processes
     takes_nodes: bool = False  # if it launches its processes: `train` is called in a process on each of runtime.nodes
 
@@ -61,7 +80,7 @@ BACKENDS: Plugins[Backend[Any]] = Plugins(
 )
 
 
-def check_backend(params: Params) -> None:
+def check_backend(params: Planned) -> None:
     """Raise UserError if training.backend cannot work with the other parameters."""
     config, nodes, engines = params.training.backend, params.runtime.nodes, params.runtime.engine.nodes
     backend = BACKENDS.get(config.name)

@@ -13,12 +13,16 @@ from dagrpo.core.errors import UserError
 from dagrpo.core.plugin_sections import Chosen
 from dagrpo.core.section import LARGEST_BATCH, MOST_PROCESSES, MOST_STEPS, Section
 from dagrpo.engine import DEFAULT, ENGINES
-from dagrpo.engine.checks import check_engines
 from dagrpo.engine.config import EngineConfig
 from dagrpo.rollout.config import KeepRollouts
+from dagrpo.trainer.config.engines import check_engines
 
 if TYPE_CHECKING:
-    from dagrpo.config.schema import Params
+    from dagrpo.algorithms.config import Algorithm
+    from dagrpo.models.config import Model
+    from dagrpo.rewards.config import Reward
+    from dagrpo.rollout.config import Rollout
+    from dagrpo.trainer.config.training import Training
 
 MOST_NODES = 4096
 ADDRESS = r"^[A-Za-z0-9][A-Za-z0-9.\-]*(:[0-9]{1,5})?$"
@@ -255,9 +259,16 @@ class Runtime(Section):
         """Return the number of copies of the policy in training: one for all processes, or one on each node."""
         return self.nodes if self.training.shard_within == "node" else 1
 
-    def check(self, params: "Params") -> None:
+    def check(
+        self,
+        model: "Model",
+        rollout: "Rollout",
+        reward: "Reward",
+        algorithm: "Algorithm",
+        training: "Training",
+    ) -> None:
         """Raise UserError if an engine cannot work with the other sections."""
-        check_engines(params)
+        check_engines(self, model=model, rollout=rollout, reward=reward, algorithm=algorithm, training=training)
         if self.device == "npu":
             self._check_for_npus()
 

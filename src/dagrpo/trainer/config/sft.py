@@ -12,7 +12,7 @@ from dagrpo.core.section import LARGEST_BATCH, MOST_STEPS, Section
 from dagrpo.trainer.config.lora import Lora, require_tower_agrees
 
 if TYPE_CHECKING:
-    from dagrpo.config.schema import Params
+    from dagrpo.trainer.config.runtime import Runtime
 
 MomentsDtype = Literal["float32", "bfloat16"]
 MOMENTS = (
@@ -58,10 +58,10 @@ class Sft(Section):
         require_tower_agrees("sft", self.vision, self.lora)
         return self
 
-    def check(self, params: "Params") -> None:
-        """Raise UserError if section `sft` does not fit the other sections."""
-        if self.batch_size % params.runtime.sft.processes:
+    def check(self, runtime: "Runtime") -> None:
+        """Raise UserError if the processes cannot share a batch."""
+        if self.batch_size % runtime.sft.processes:
             raise UserError(
-                f"runtime.sft.processes ({params.runtime.sft.processes}) does not divide sft.batch_size "
+                f"runtime.sft.processes ({runtime.sft.processes}) does not divide sft.batch_size "
                 f"({self.batch_size}): change one of them"
             )

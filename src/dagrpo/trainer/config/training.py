@@ -5,18 +5,26 @@ from typing import TYPE_CHECKING, Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from dagrpo.core.errors import UserError
+from dagrpo.core.experiment import Experiment
 from dagrpo.core.plugin_sections import Choice, Chosen
 from dagrpo.core.section import LARGEST_BATCH, MOST_STEPS, MOST_TOKENS, Section, Share
 from dagrpo.rollout.agents import OWN_LOOP
-from dagrpo.trainer.backends import BACKENDS, check_backend
+from dagrpo.trainer.backends import BACKENDS, Planned, check_backend
 from dagrpo.trainer.config.checks import Gates
 from dagrpo.trainer.config.dynamic_sampling import DynamicSampling
 from dagrpo.trainer.config.lora import TrainedLora, require_tower_agrees
-from dagrpo.trainer.config.sft import MOMENTS, MomentsDtype
+from dagrpo.trainer.config.objective import require_groups_fit, require_rewards_fit, require_updates_fit
+from dagrpo.trainer.config.sft import MOMENTS, MomentsDtype, Sft
 from dagrpo.trainer.config.vision import check_vision
 
 if TYPE_CHECKING:
-    from dagrpo.config.schema import Params
+    from dagrpo.algorithms.config import Algorithm
+    from dagrpo.data.config import Data
+    from dagrpo.evaluation.config import Evaluation
+    from dagrpo.models.config import Model
+    from dagrpo.rewards.config import Reward
+    from dagrpo.rollout.config import Rollout
+    from dagrpo.trainer.config.runtime import Runtime
 
 
 class Training(Section):
@@ -189,16 +197,48 @@ class Training(Section):
             )
         return self
 
-    def check(self, params: "Params") -> None:
+    def check(
+        self,
+        experiment: Experiment,
+        data: "Data",
+        model: "Model",
+        sft: Sft,
+        rollout: "Rollout",
+        reward: "Reward",
+        algorithm: "Algorithm",
+        evaluation: "Evaluation",
+        runtime: "Runtime",
+    ) -> None:
         """Raise UserError if section `training` does not fit the other sections."""
-        check_vision(params)
-        check_backend(params)
-        self._check_spread(params)
-        self._check_aborts(params)
-        self._check_partial_rollouts(params)
-        self._check_processes(params)
+        check_vision(model, sft, self, runtime)
+        check_backend(Planned(experiment, model, rollout, reward, algorithm, self, runtime))
+        require_rewards_fit(algorithm, reward)
+        require_groups_fit(
+            algorithm,
+            self.samples_per_prompt,
+            zero_variance_filter=self.zero_variance_filter,
+            dynamic_sampling=self.dynamic_sampling,
+        )
+        require_updates_fit(algorithm, self.mini_batches, self.off_policy)
+        self._check_spread()
+        self._check_lengths(data, model, max(rollout.max_new_tokens, evaluation.sampling.max_new_tokens))
+        self._check_dynamic_sampling(rollout)
+        self._check_processes(runtime.training.processes, runtime.nodes)
 
-    def _check_spread(self, params: "Params") -> None:
+    def _check_lengths(self, data: "Data", model: "Model", max_new_tokens: int) -> None:
+        if data.max_prompt_tokens is not None and data.max_prompt_tokens > self.max_prompt_tokens:
+            raise UserError(
+                f"data.max_prompt_tokens ({data.max_prompt_tokens}) keeps prompts that training.max_prompt_tokens "
+                f"({self.max_prompt_tokens}) refuses: lower the former or raise the latter"
+            )
+        longest, positions = self.max_prompt_tokens + max_new_tokens, model.fresh.max_position_embeddings
+        if model.source == "fresh" and longest > positions:
+            raise UserError(
+                f"training.max_prompt_tokens plus max_new_tokens is {longest}, but model.fresh.max_position_embeddings is "
+                f"{positions}: raise the latter or shorten one of the former"
+            )
+
+    def _check_spread(self) -> None:
         filters = self.zero_variance_filter or self.dynamic_sampling.wants_spread
         if self.samples_per_prompt == 1 and filters:
             raise UserError(
@@ -207,25 +247,22 @@ class Training(Section):
                 "to 1 (or spread_of to null where max_aborts is above 0), or training.samples_per_prompt to 2 or more"
             )
 
-    def _check_aborts(self, params: "Params") -> None:
+    def _check_dynamic_sampling(self, rollout: "Rollout") -> None:
         aborts = self.dynamic_sampling.max_aborts
-        if aborts and params.rollout.deterministic:
+        if aborts and rollout.deterministic:
             raise UserError(
                 f"training.dynamic_sampling.max_aborts is {aborts}, but rollout.deterministic is true, so that which prompts a batch "
                 "has may not depend on how long anything takes: set rollout.deterministic to false, or max_aborts to 0"
             )
-
-    def _check_partial_rollouts(self, params: "Params") -> None:
-        agent = params.rollout.agent.name
+        agent = rollout.agent.name
         if self.dynamic_sampling.partial_rollouts and agent != OWN_LOOP:
             raise UserError(
                 f"training.dynamic_sampling.partial_rollouts is true, but an attempt of rollout.agent {agent} cannot go on in a later "
                 f"step: set partial_rollouts to false, or take rollout.agent: {{name: {OWN_LOOP}}}"
             )
 
-    def _check_processes(self, params: "Params") -> None:
+    def _check_processes(self, processes: int, nodes: int) -> None:
         completions = self.prompts_per_step // self.mini_batches * self.samples_per_prompt
-        processes, nodes = params.runtime.training.processes, params.runtime.nodes
         if completions % (processes * nodes):
             times = f" times runtime.nodes ({nodes})" if nodes > 1 else ""
             raise UserError(

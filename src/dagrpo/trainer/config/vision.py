@@ -6,30 +6,33 @@ from dagrpo.core.errors import UserError
 from dagrpo.trainer.config.lora import untrained_tower
 
 if TYPE_CHECKING:
-    from dagrpo.config.schema import Params
+    from dagrpo.models.config import Model
+    from dagrpo.trainer.config.runtime import Runtime
+    from dagrpo.trainer.config.sft import Sft
+    from dagrpo.trainer.config.training import Training
 
 
-def check_vision(params: "Params") -> None:
+def check_vision(model: "Model", sft: "Sft", training: "Training", runtime: "Runtime") -> None:
     """Raise UserError for parameters of a tower that the model has not, or that is not trained."""
-    if params.model.may_take_pictures:
-        _check_with_tower(params)
+    if model.may_take_pictures:
+        _check_with_tower(model, sft, training, runtime)
     else:
-        _check_without_tower(params)
-    if params.runtime.training.micro_batch_patches is not None and params.training.vision == "frozen":
+        _check_without_tower(model, sft, training, runtime)
+    if runtime.training.micro_batch_patches is not None and training.vision == "frozen":
         raise UserError(
             "runtime.training.micro_batch_patches is for a vision tower that is trained, and training.vision is frozen: set "
             "runtime.training.micro_batch_patches to null"
         )
 
 
-def _check_without_tower(params: "Params") -> None:
+def _check_without_tower(model: "Model", sft: "Sft", training: "Training", runtime: "Runtime") -> None:
     changed = {
-        "training.vision": params.training.vision == "frozen",
-        "training.vision_learning_rate": params.training.vision_learning_rate is not None,
-        "training.lora.vision": params.training.lora.vision,
-        "sft.vision": params.sft.vision == "frozen",
-        "sft.lora.vision": params.sft.lora.vision,
-        "runtime.training.micro_batch_patches": params.runtime.training.micro_batch_patches is not None,
+        "training.vision": training.vision == "frozen",
+        "training.vision_learning_rate": training.vision_learning_rate is not None,
+        "training.lora.vision": training.lora.vision,
+        "sft.vision": sft.vision == "frozen",
+        "sft.lora.vision": sft.lora.vision,
+        "runtime.training.micro_batch_patches": runtime.training.micro_batch_patches is not None,
     }
     for name, is_changed in changed.items():
         if is_changed:
@@ -39,18 +42,18 @@ def _check_without_tower(params: "Params") -> None:
             )
 
 
-def _check_with_tower(params: "Params") -> None:
+def _check_with_tower(model: "Model", sft: "Sft", training: "Training", runtime: "Runtime") -> None:
     """Check the parameters of a fresh model with a vision tower; one from the hub is checked when it is loaded."""
-    for name, section in (("training", params.training), ("sft", params.sft)):
+    for name, section in (("training", training), ("sft", sft)):
         outside = section.lora.is_on and not section.lora.vision
-        if params.model.source == "fresh" and outside and section.vision == "trained":
+        if model.source == "fresh" and outside and section.vision == "trained":
             raise UserError(untrained_tower(name))
-    if params.model.source == "fresh" and params.runtime.training.share_prompts:
+    if model.source == "fresh" and runtime.training.share_prompts:
         raise UserError(
             "runtime.training.share_prompts works with text alone, and this model takes pictures: set it to false"
         )
-    for name, layout in (("training", params.runtime.training.layout), ("sft", params.runtime.sft.layout)):
-        if params.model.source == "fresh" and layout == "packed":
+    for name, layout in (("training", runtime.training.layout), ("sft", runtime.sft.layout)):
+        if model.source == "fresh" and layout == "packed":
             raise UserError(
                 f"runtime.{name}.layout packed works with text alone, and this model takes pictures: set it to padded or null"
             )

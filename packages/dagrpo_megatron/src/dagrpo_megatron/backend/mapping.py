@@ -12,7 +12,7 @@ from dagrpo.trainer.foreign import parameters
 from dagrpo.trainer.foreign.parameters import Sections, refusal, refuse_settings, require_only, value_of
 
 if TYPE_CHECKING:
-    from dagrpo.config.schema import Params
+    from dagrpo.trainer.backends import Planned
 
 FORMAT = "megatron"  # of checkpoints
 Arguments = dict[str, Any]  # name without dashes -> value; True: a flag
@@ -146,7 +146,7 @@ def command_line(named: Mapping[str, Any]) -> list[str]:
     return words
 
 
-def refuse(params: "Params", settings: Mapping[str, Any]) -> None:
+def refuse(params: "Planned", settings: Mapping[str, Any]) -> None:
     """Raise UserError for the first parameter that Megatron-LM cannot honour."""
     from dagrpo.checkpoints.formats import format_named
     from dagrpo.data.task import get_task

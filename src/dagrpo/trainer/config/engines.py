@@ -8,17 +8,23 @@ from typing import TYPE_CHECKING
 from dagrpo.core.errors import UserError
 from dagrpo.core.urls import mistake_in_server
 from dagrpo.engine import capabilities_of, engine_of
-from dagrpo.engine.config import EngineConfig
+from dagrpo.engine.config import POLICY, REWARD_MODEL, TEACHER, EngineConfig
 
 if TYPE_CHECKING:
-    from dagrpo.config.schema import Params
+    from dagrpo.algorithms.config import Algorithm
+    from dagrpo.models.config import Model
+    from dagrpo.rewards.config import Reward
+    from dagrpo.rollout.config import Rollout
+    from dagrpo.trainer.config.runtime import Runtime
+    from dagrpo.trainer.config.training import Training
 
-POLICY, TEACHER, REWARD_MODEL = "runtime.engine", "runtime.teacher", "runtime.reward_model"
 
-
-def check_engines(params: Params) -> None:
-    """Raise UserError if the engine of the policy, the teacher or the reward model cannot work with the parameters."""
-    runtime = params.runtime
+def check_engines(
+    runtime: Runtime, *, model: Model, rollout: Rollout, reward: Reward, algorithm: Algorithm, training: Training
+) -> None:
+    """Raise UserError if the engine of the policy, the teacher or the reward model cannot work with the other sections."""
+    scored = reward.components.get("reward_model")
+    has_teacher, has_reward_model = algorithm.teacher.is_there, scored is not None and scored.counts
     for section, config in (
         (POLICY, runtime.engine),
         (TEACHER, runtime.teacher),
@@ -30,16 +36,19 @@ def check_engines(params: Params) -> None:
             raise UserError(
                 f"{missing}, which the engine {config.name} does not support: leave it at its default, or choose another {section}.name"
             )
-    for missing in _missing_for_training(params):
+    for missing in _missing_for_training(runtime.engine, model, rollout, training):
         raise UserError(f"{missing}, or choose another runtime.engine.name than {runtime.engine.name}")
-    _check_beside(params, TEACHER, runtime.teacher, "teacher")
-    _check_beside(params, REWARD_MODEL, runtime.reward_model, "reward model")
-    _check_teacher(params)
-    _check_reward_model(params)
-    _check_policy(params)
-    _check_caches(params)
-    engine_of(runtime.engine).check(runtime.engine, POLICY, params)
-    engine_of(runtime.teacher).check(runtime.teacher, TEACHER, params)
+    _check_beside(runtime.engine, TEACHER, runtime.teacher, "teacher")
+    _check_beside(runtime.engine, REWARD_MODEL, runtime.reward_model, "reward model")
+    _check_teacher(runtime.teacher, rollout, is_there=has_teacher)
+    _check_reward_model(runtime, training.staleness, is_there=has_reward_model, beside_teacher=has_teacher)
+    _check_policy(runtime, model, rollout, training)
+    _check_caches(
+        runtime, deterministic=rollout.deterministic, has_teacher=has_teacher, has_reward_model=has_reward_model
+    )
+    for section, config in ((POLICY, runtime.engine), (TEACHER, runtime.teacher)):
+        if (check := engine_of(config).check) is not None:
+            check(config, section, model, rollout.deterministic)
 
 
 def _missing(section: str, config: EngineConfig) -> Iterator[str]:
@@ -59,9 +68,9 @@ def _missing(section: str, config: EngineConfig) -> Iterator[str]:
         yield f"{section}.tensor_parallel is {config.tensor_parallel}"
 
 
-def _missing_for_training(params: Params) -> Iterator[str]:
+def _missing_for_training(engine: EngineConfig, model: Model, rollout: Rollout, training: Training) -> Iterator[str]:
     """Yield what other sections need of the policy's engine, and how to do without it."""
-    able, rollout, training = capabilities_of(params.runtime.engine), params.rollout, params.training
+    able = capabilities_of(engine)
     if rollout.deterministic and not able.bit_exact:
         yield "rollout.deterministic is true, but the engine does not sample the same bits twice: set it to false"
     if rollout.cuts and rollout.top_k > able.sampling_mask:
@@ -85,7 +94,7 @@ def _missing_for_training(params: Params) -> Iterator[str]:
             "training.gates.digest_mebibytes is above 0, but the engine reports no digests of its weights: set it to 0, so that only "
             "the probe checks them"
         )
-    if params.model.source == "fresh" and params.model.fresh.takes_pictures and not able.pictures:
+    if model.source == "fresh" and model.fresh.takes_pictures and not able.pictures:
         yield "model.fresh.vision.family makes a model of pictures, but the engine takes text alone: set it to none"
 
 
@@ -129,15 +138,15 @@ def _check_elsewhere(section: str, config: EngineConfig) -> None:
         )
 
 
-def _check_policy(params: Params) -> None:
+def _check_policy(runtime: Runtime, model: Model, rollout: Rollout, training: Training) -> None:
     """Raise UserError if the policy's engine cannot serve this training."""
-    engine, training = params.runtime.engine, params.training
-    longest = training.max_prompt_tokens + params.rollout.max_new_tokens
+    engine = runtime.engine
+    longest = training.max_prompt_tokens + rollout.max_new_tokens
     if engine.max_total_tokens is not None and longest > engine.max_total_tokens:
         raise UserError(
             f"one request may need {longest} tokens, but runtime.engine.max_total_tokens is {engine.max_total_tokens}: raise it"
         )
-    if params.rollout.deterministic and engine.servers:
+    if rollout.deterministic and engine.servers:
         raise UserError(
             "rollout.deterministic is true but runtime.engine.servers names servers that others may use: set one of them otherwise "
             "(false, or an empty list)"
@@ -149,9 +158,9 @@ def _check_policy(params: Params) -> None:
         )
     _check_release(POLICY, engine, training.staleness)
     if engine.weight_sync == "tensors" and engine.gpus > 1:
-        _check_tensors(engine, params.runtime.training.processes, training.staleness)
+        _check_tensors(engine, runtime.training.processes, training.staleness)
     if training.lora.serving == "adapter":
-        _check_served_adapter(params)
+        _check_served_adapter(engine, model)
 
 
 def _check_tensors(engine: EngineConfig, processes: int, staleness: int) -> None:
@@ -169,18 +178,17 @@ def _check_tensors(engine: EngineConfig, processes: int, staleness: int) -> None
         )
 
 
-def _check_caches(params: Params) -> None:
+def _check_caches(runtime: Runtime, *, deterministic: bool, has_teacher: bool, has_reward_model: bool) -> None:
     """Raise UserError if a server is to fill the free memory of a GPU on which others need some, or in which its size decides batches."""
-    runtime = params.runtime
     policy, teacher, reward_model = runtime.engine, runtime.teacher, runtime.reward_model
     shares = not (policy.own_gpus or policy.serves_elsewhere)
     beside = [
-        *([TEACHER] if params.algorithm.teacher.is_there and not teacher.servers else []),
-        *([] if reward_model.servers or reward_model.own_gpus or not _counts_reward_model(params) else [REWARD_MODEL]),
+        *([TEACHER] if has_teacher and not teacher.servers else []),
+        *([] if reward_model.servers or reward_model.own_gpus or not has_reward_model else [REWARD_MODEL]),
     ]
     reasons = {
         POLICY: "rollout.deterministic is true, and the size of the cache decides which requests are computed together"
-        if params.rollout.deterministic
+        if deterministic
         else "the trainer keeps its GPU memory meanwhile: set runtime.engine.release_memory or own_gpus to true"
         if shares and not policy.release_memory
         else f"{beside[0]} has a server on the same GPU"
@@ -197,11 +205,6 @@ def _check_caches(params: Params) -> None:
             )
 
 
-def _counts_reward_model(params: Params) -> bool:
-    model = params.reward.components.get("reward_model")
-    return model is not None and model.counts
-
-
 def _check_release(section: str, engine: EngineConfig, staleness: int) -> None:
     """Raise UserError if an engine has to release a GPU that no other process needs, or that it needs itself meanwhile."""
     if engine.release_memory and engine.own_gpus:
@@ -216,8 +219,7 @@ def _check_release(section: str, engine: EngineConfig, staleness: int) -> None:
         )
 
 
-def _check_served_adapter(params: Params) -> None:
-    engine = params.runtime.engine
+def _check_served_adapter(engine: EngineConfig, model: Model) -> None:
     if engine.weight_sync == "distributed":
         raise UserError(
             "training.lora.serving is adapter, whose weights travel in a folder, but runtime.engine.weight_sync is distributed: "
@@ -234,13 +236,13 @@ def _check_served_adapter(params: Params) -> None:
             f"training.lora.serving is adapter and runtime.engine.{key} {getattr(engine, key)}, but what each GPU then "
             f"holds of an adapter cannot be verified: set training.lora.serving to merged, or runtime.engine.{key} to 1"
         )
-    if params.model.source == "fresh" and params.model.may_take_pictures:
+    if model.source == "fresh" and model.fresh.takes_pictures:
         raise UserError(
             "training.lora.serving is adapter, which is not supported for models that take pictures: set it to merged"
         )
 
 
-def _check_beside(params: Params, key: str, engine: EngineConfig, model: str) -> None:
+def _check_beside(policy: EngineConfig, key: str, engine: EngineConfig, model: str) -> None:
     """Raise UserError if the engine of a model whose weights are loaded once is set as for the policy."""
     if engine.weight_sync is not None:
         raise UserError(
@@ -251,7 +253,7 @@ def _check_beside(params: Params, key: str, engine: EngineConfig, model: str) ->
         raise UserError(
             f"{key}.nodes is for the policy's engine: set it to 0, or start servers of the {model} elsewhere and name them in {key}.servers"
         )
-    shared = sorted({*engine.servers} & {*params.runtime.engine.servers})
+    shared = sorted({*engine.servers} & {*policy.servers})
     if shared:
         raise UserError(
             f"{key}.servers and runtime.engine.servers both name {shared[0]}, which holds one model: give the {model} "
@@ -270,10 +272,10 @@ def _require_nothing_asked(engine: EngineConfig) -> None:
             )
 
 
-def _check_reward_model(params: Params) -> None:
+def _check_reward_model(runtime: Runtime, staleness: int, *, is_there: bool, beside_teacher: bool) -> None:
     """Raise UserError if the engine of a reward model serves no classifiers, or is set up for none."""
-    engine = params.runtime.reward_model
-    if not _counts_reward_model(params):
+    engine = runtime.reward_model
+    if not is_there:
         _require_nothing_asked(engine)
         return
     if engine_of(engine).open_classifier is None:
@@ -281,24 +283,23 @@ def _check_reward_model(params: Params) -> None:
             f"runtime.reward_model.name is {engine.name}, which serves no sequence classifiers: choose another engine, or leave "
             "reward_model out of reward.components"
         )
-    _check_release(REWARD_MODEL, engine, params.training.staleness)
-    shared = {*engine.servers} & {*params.runtime.teacher.servers}
-    if params.algorithm.teacher.is_there and shared:
+    _check_release(REWARD_MODEL, engine, staleness)
+    shared = {*engine.servers} & {*runtime.teacher.servers}
+    if beside_teacher and shared:
         raise UserError(
             f"runtime.reward_model.servers and runtime.teacher.servers both name {min(shared)}, which holds one model: give the "
             "reward model another server"
         )
 
 
-def _check_teacher(params: Params) -> None:
+def _check_teacher(teacher: EngineConfig, rollout: Rollout, *, is_there: bool) -> None:
     """Raise UserError if the teacher's engine cannot score the policy's tokens in full."""
-    teacher, rollout = params.runtime.teacher, params.rollout
     if teacher.release_memory or teacher.replicas > 1 or teacher.own_gpus:
         raise UserError(
             "runtime.teacher.replicas, own_gpus and release_memory are not for a teacher, which one server on the first GPU serves: set "
             "them to 1, false and false, or start servers elsewhere and name them in runtime.teacher.servers"
         )
-    if not params.algorithm.teacher.is_there:
+    if not is_there:
         return
     if not capabilities_of(teacher).scores:
         raise UserError(
