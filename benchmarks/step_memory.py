@@ -34,9 +34,9 @@ from dagrpo.pipeline.plan.models import Models
 from dagrpo.pipeline.plan.sequences import Lengths
 from dagrpo.pipeline.plan.training import of_train
 from dagrpo.trainer.batches.batch import Batch, TokenSequences
-from dagrpo.trainer.checks.sharing import resolved
 from dagrpo.trainer.model.fsdp import load_policy, load_reference
 from dagrpo.trainer.model.optimizer import policy_optimizer
+from dagrpo.trainer.model.sharing import resolved
 from dagrpo.trainer.update.policy_update import PolicyUpdate
 from dagrpo.utils.distributed import single_process
 

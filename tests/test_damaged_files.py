@@ -36,8 +36,8 @@ from dagrpo.report import parameters
 from dagrpo.rollout.sampling import context_tokens
 from dagrpo.tools.retrieval.index import Index
 from dagrpo.tracking import ui
+from dagrpo.trainer.state.digest_table import StepDigests
 from dagrpo.trainer.state.records import Record
-from dagrpo.trainer.sync.digest_table import StepDigests
 from dagrpo.utils.checksummed_json import read_checksummed, write_checksummed
 from dagrpo.utils.failures import sentence_of
 from dagrpo.utils.files import sha256_of, write_json, write_text

@@ -20,10 +20,10 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 from dagrpo.algorithms.config import Algorithm
 from dagrpo.trainer.batches.batch import Batch, TokenSequences
 from dagrpo.trainer.batches.budget import Budget
-from dagrpo.trainer.checks.layout import prepare_layout
 from dagrpo.trainer.config.runtime import Layout, SftRuntime
 from dagrpo.trainer.config.training import Training
 from dagrpo.trainer.metrics.throughput import Arithmetic
+from dagrpo.trainer.model.layout import prepare_layout
 from dagrpo.trainer.model.optimizer import adamw, apply_gradients
 from dagrpo.trainer.model.policy import Policy
 from dagrpo.trainer.sft import accumulate

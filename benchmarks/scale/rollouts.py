@@ -27,8 +27,8 @@ from dagrpo.report.samples import best_and_worst
 from dagrpo.rollout.attempts_file import AttemptsFile, write_attempts
 from dagrpo.rollout.config import KeepRollouts
 from dagrpo.rollout.kept_rollouts import kept_rollouts
+from dagrpo.trainer.batches.rollouts import Rollouts
 from dagrpo.trainer.metrics.step import rollout_rows
-from dagrpo.trainer.sampling.rollouts import Rollouts
 
 GROUP, LENGTH, PROMPT = 16, 4096, 150  # completions, tokens, tokens
 COLUMNS_OF_TABLE = (

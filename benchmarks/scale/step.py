@@ -39,14 +39,14 @@ from dagrpo.rollout.config import Rollout
 from dagrpo.rollout.open_agent import AgentEnv, open_agent
 from dagrpo.rollout.prompts import PromptRenderer
 from dagrpo.trainer.batches.budget import Budget
+from dagrpo.trainer.batches.rollouts import broadcast_batch
 from dagrpo.trainer.checks.logprob_agreement import require_the_policys_rollouts
+from dagrpo.trainer.clock import Clock
 from dagrpo.trainer.config.training import Training
-from dagrpo.trainer.metrics.clock import Clock
 from dagrpo.trainer.metrics.step import rollout_rows, step_metrics
 from dagrpo.trainer.model.optimizer import adamw
 from dagrpo.trainer.model.policy import Policy
 from dagrpo.trainer.sampling.prompt_sampler import PromptSampler
-from dagrpo.trainer.sampling.rollouts import broadcast_batch
 from dagrpo.trainer.sampling.step_sampler import StepSampler
 from dagrpo.trainer.update.policy_update import PolicyUpdate
 from dagrpo.utils.distributed import single_process

@@ -21,8 +21,8 @@ from dagrpo.checkpoints.convert import convert
 from dagrpo.models.config import Fresh
 from dagrpo.models.fresh import make_fresh
 from dagrpo.trainer.batches.batch import TokenSequences
-from dagrpo.trainer.checks.layout import prepare_layout
 from dagrpo.trainer.config.runtime import Layout
+from dagrpo.trainer.model.layout import prepare_layout
 from dagrpo.trainer.model.policy import Policy, token_logprobs
 from dagrpo.utils.child_variables import LOOPBACK
 from dagrpo.utils.determinism import compute_deterministically

@@ -16,7 +16,7 @@ from dagrpo.evaluation.scoring import score
 from dagrpo.evaluation.statistics import Floats
 from dagrpo.report.inputs import Inputs, read_inputs
 from dagrpo.rollout.table import ROLLOUTS
-from dagrpo.trainer.sync.digest_table import FILE, digest_table
+from dagrpo.trainer.state.digest_table import FILE, digest_table
 from dagrpo.utils.files import sha256_of, write_json
 from dagrpo.utils.manifest import entry_of
 from dagrpo.utils.tables import write_parquet

@@ -1,6 +1,6 @@
 """How a step was computed, where a test needs one that says so and asks for nothing special."""
 
-from dagrpo.trainer.sync.digest_table import Computed
+from dagrpo.trainer.state.digest_table import Computed
 
 COMPUTED = Computed(
     processes=1,

@@ -23,10 +23,10 @@ from transformers.models.qwen2.modeling_qwen2 import Qwen2MLP
 from dagrpo.checkpoints.lora_layers import low_rank_updates
 from dagrpo.core.errors import UserError
 from dagrpo.trainer.batches.batch import MicroBatch, TokenSequences
-from dagrpo.trainer.checks.compilation import compile_layers, prepare_compilation
 from dagrpo.trainer.config.lora import Lora
 from dagrpo.trainer.config.runtime import Layout
 from dagrpo.trainer.model import packed_attention
+from dagrpo.trainer.model.compilation import compile_layers, prepare_compilation
 from dagrpo.trainer.model.fsdp import _shard_policy
 from dagrpo.trainer.model.lora import WithoutAdapter, add_adapter, begin
 from dagrpo.trainer.model.policy import Policy, token_logprobs

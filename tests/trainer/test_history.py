@@ -15,12 +15,12 @@ from dagrpo.core.errors import UserError
 from dagrpo.core.trajectory import GradedTrajectory, Prompt, TokenSample, Trajectory
 from dagrpo.core.types import Score
 from dagrpo.rollout.table import without_discarded
-from dagrpo.trainer.metrics.clock import Clock
+from dagrpo.trainer.batches.rollouts import Rollouts
+from dagrpo.trainer.clock import Clock
 from dagrpo.trainer.metrics.step import in_brief, rollout_rows, step_metrics
-from dagrpo.trainer.sampling.rollouts import Rollouts
 from dagrpo.trainer.state import states, tensors
+from dagrpo.trainer.state.digest_table import FILE, StepDigests, read_digests
 from dagrpo.trainer.state.records import Record
-from dagrpo.trainer.sync.digest_table import FILE, StepDigests, read_digests
 from dagrpo.trainer.update.stats import UpdateStats
 from dagrpo.utils.distributed import single_process
 from dagrpo.utils.files import read_json
@@ -132,7 +132,7 @@ def test_seconds_are_reported_and_are_no_part_of_the_result(tmp_path: Path) -> N
 
 def test_what_a_part_of_a_step_was_waited_for_is_not_counted_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     now = iter([10.0, 11.0, 16.0])
-    monkeypatch.setattr("dagrpo.trainer.metrics.clock.time.perf_counter", lambda: next(now))
+    monkeypatch.setattr("dagrpo.trainer.clock.time.perf_counter", lambda: next(now))
     clock = Clock()
     clock.lap("gates")
     clock.lap("rollout")

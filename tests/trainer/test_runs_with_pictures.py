@@ -17,7 +17,7 @@ from dagrpo.cli.train.half_steps import RolloutHalf, update_from
 from dagrpo.core.errors import UserError
 from dagrpo.trainer.model.vision_tower import Vision
 from dagrpo.trainer.run import TrainingRun
-from dagrpo.trainer.sync.digest_table import FILE, read_digests
+from dagrpo.trainer.state.digest_table import FILE, read_digests
 from dagrpo.utils.distributed import single_process
 from dagrpo.utils.tables import read_parquet
 

@@ -8,15 +8,15 @@ from dataclasses import replace
 from dagrpo.rewards.hacking import WINDOW, hacked
 from dagrpo.rollout.collect import FailedPrograms
 from dagrpo.rollout.kept_rollouts import kept_rollouts
+from dagrpo.trainer.batches.rollouts import Rollouts
 from dagrpo.trainer.checks.suite import CheckSuite, Figures, storable
-from dagrpo.trainer.checks.usable import require_calls
-from dagrpo.trainer.metrics.clock import Clock
+from dagrpo.trainer.clock import Clock
 from dagrpo.trainer.metrics.step import in_brief, rollout_rows, step_metrics
 from dagrpo.trainer.metrics.throughput import Throughput
 from dagrpo.trainer.metrics.turns import CALLED, turn_timings
 from dagrpo.trainer.run import AGENT, Report, TrainingRun
 from dagrpo.trainer.sampling.held_out import HeldOutEvaluations
-from dagrpo.trainer.sampling.rollouts import Rollouts
+from dagrpo.trainer.sampling.usable import require_calls
 from dagrpo.trainer.state.records import Record
 from dagrpo.trainer.update.stats import UpdateStats
 from dagrpo.utils.console import progress, say

@@ -1,13 +1,13 @@
 """The GRPO loop on one page: sample, update, sync weights, record."""
 
+from dagrpo.trainer.batches.rollouts import broadcast_batch
 from dagrpo.trainer.checks.suite import CheckSuite
 from dagrpo.trainer.history import History
-from dagrpo.trainer.sampling.rollouts import broadcast_batch
 from dagrpo.trainer.sampling.source import RolloutSource
+from dagrpo.trainer.saver import Saver
 from dagrpo.trainer.shutdown import Shutdown
-from dagrpo.trainer.state.saver import Saver
-from dagrpo.trainer.sync.weight_sync import WeightSync
 from dagrpo.trainer.update.policy_update import PolicyUpdate
+from dagrpo.trainer.weight_sync import WeightSync
 from dagrpo.utils.distributed import World
 
 

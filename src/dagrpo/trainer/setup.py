@@ -1,30 +1,49 @@
-"""Setup of one rank of a training run: data, policy and optimizer."""
+"""Parts of one rank of a training run, each given what it works with and nothing else."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
+from dagrpo.algorithms.advantages import ADVANTAGES
 from dagrpo.checkpoints.manifest import tensor_digest_of
 from dagrpo.checkpoints.tokenizers import load_tokenizer
 from dagrpo.core.trajectory import Prompt
+from dagrpo.engine.interface import EngineOpener, RolloutEngine
 from dagrpo.models.pictures import processor_of
-from dagrpo.rollout.prompts import PromptRenderer
-from dagrpo.trainer.checks.memory import require_room
-from dagrpo.trainer.checks.sharing import resolved
+from dagrpo.rewards.grading import Grader
+from dagrpo.rollout.open_agent import AgentEnv, OpenAgent, open_agent
+from dagrpo.rollout.prompts import PromptRenderer, tools_of
+from dagrpo.rollout.sampling import context_tokens
+from dagrpo.trainer.batches.rollouts import version_of
 from dagrpo.trainer.checks.suite import CheckSuite
-from dagrpo.trainer.metrics.clock import Clock
+from dagrpo.trainer.clock import Clock
+from dagrpo.trainer.history import History
+from dagrpo.trainer.metrics.throughput import Throughput
 from dagrpo.trainer.model.fsdp import load_reference, trained_policy
+from dagrpo.trainer.model.memory import require_room
 from dagrpo.trainer.model.optimizer import policy_optimizer
-from dagrpo.trainer.run import Report, TrainingRun, no_report
+from dagrpo.trainer.model.sharing import resolved
+from dagrpo.trainer.run import AGENT, Report, TrainingRun, no_report
+from dagrpo.trainer.sampling import prefetch_state
 from dagrpo.trainer.sampling.held_out import HeldOutEvaluations
-from dagrpo.trainer.sampling.prompt_sampler import training_prompts
+from dagrpo.trainer.sampling.prefetch import Prefetch
+from dagrpo.trainer.sampling.prompt_sampler import PromptSampler, training_prompts
+from dagrpo.trainer.sampling.reward_model import open_reward_model
+from dagrpo.trainer.sampling.source import RolloutSource, SamplingSource
+from dagrpo.trainer.sampling.step_sampler import StepSampler
+from dagrpo.trainer.sampling.teacher import open_teacher
+from dagrpo.trainer.saver import PROMPTS, Saver
 from dagrpo.trainer.shutdown import Shutdown
+from dagrpo.trainer.state import states
 from dagrpo.trainer.state.records import Record
+from dagrpo.trainer.sync.policy_weights import PolicyWeights
 from dagrpo.trainer.update.policy_update import PolicyUpdate
+from dagrpo.trainer.weight_sync import WeightSync
 from dagrpo.utils.distributed import World
 
 
 class Setup:
-    """Data, policy and optimizer of one rank of a run."""
+    """Data, policy and optimizer of one rank of a run, and the parts of the loop that work with them."""
 
     def __init__(self, run: TrainingRun, world: World, report_held_out: Report = no_report) -> None:
         """Read the data, then load the policy, so that a bad row fails at once."""
@@ -74,6 +93,132 @@ class Setup:
             saved=notes,
             clock=self.clock,
         )
+
+    def history(self, report: Report) -> History:
+        """Return the history of the run's steps."""
+        return History(
+            self.run,
+            self.record,
+            self.held_out,
+            checks=self.checks,
+            throughput=Throughput.of(self.policy.model, self.world, self.run.runtime.engine),
+            clock=self.clock,
+            report=report,
+        )
+
+    def saver(self, first: int, update: PolicyUpdate, source: RolloutSource) -> Saver:
+        """Return the saver of states after step `first`. Every rank calls this."""
+        return Saver(
+            self.run,
+            first=first,
+            model=self.policy.model,
+            optimizer=self.optimizer,
+            base=self.base,
+            update=update,
+            checks=self.checks,
+            source=source,
+            clock=self.clock,
+            world=self.world,
+        )
+
+    @contextmanager
+    def open_source(
+        self, opener: EngineOpener, first: int, notes: Mapping[str, Any]
+    ) -> Iterator[tuple[RolloutSource, WeightSync]]:
+        """Open an engine with the policy after `first` steps; yield the source of rollouts, and the sync of later weights.
+
+        Every rank calls this: all of them give their parts of the weights. `notes`: of the state that the run resumes from.
+        """
+        run, weights = self.run, PolicyWeights(self.policy.model, self.run, self.world)
+        source: RolloutSource
+        with ExitStack() as stack:
+            if self.world.is_rank_zero:
+                with weights.opening() as opening:
+                    opened = opener(
+                        run.initial,
+                        run.runtime.engine,
+                        run.server_log,
+                        dtype=run.rollout.dtype,
+                        head_dtype=run.rollout.head_dtype,
+                        deterministic=run.rollout.deterministic,
+                        weights=opening.weights,
+                        version=version_of(first),
+                        keep_pictures=run.training.vision == "frozen",
+                        adapter=opening.adapter,
+                    )
+                    engine = stack.enter_context(opened)
+                    self.checks.after_sync(engine, opening.engine_tensors, first)
+                source = self._sampling_source(opener, engine, first, notes, stack)
+                source.prefetch.remember(first, opening.synced_each_step)
+            else:
+                weights.give_all_parts()
+                source = RolloutSource(
+                    probe=self.checks.before_rollouts, shutdown=self.shutdown, training=run.training, world=self.world
+                )
+            yield source, WeightSync(weights, source, self.checks, self.clock, run.training)
+
+    def _sampling_source(
+        self, opener: EngineOpener, engine: RolloutEngine, first: int, notes: Mapping[str, Any], stack: ExitStack
+    ) -> SamplingSource:
+        """Open teacher, agent, reward model and grader on `stack`; return the source that uses them."""
+        assert self.held_out is not None
+        run = self.run
+        teacher = stack.enter_context(open_teacher(run, self.tokenizer, opener, self.prompts))
+        agent = stack.enter_context(self._open_agent())
+        reward_model = stack.enter_context(open_reward_model(run))
+        grader = stack.enter_context(
+            Grader(run.reward.verify_seconds, unit_tests=run.reward.unit_tests, reward_model=reward_model)
+        )
+        pending = prefetch_state.read(states.at(run.state, first).folder, self.prompts)
+        sampler = StepSampler(
+            engine=engine,
+            agent=agent,
+            grader=grader,
+            teacher=teacher,
+            prompts=self.prompts,
+            prompt_sampler=PromptSampler(
+                self.prompts, run.training, run.seed, finished=first, saved=notes.get(PROMPTS), parts=pending.parts
+            ),
+            first=max((step for step in pending.batches if step >= first), default=first - 1) + 1,
+            rollout=run.rollout,
+            reward=run.reward,
+            training=run.training,
+            seed=run.seed,
+            state=run.state,
+            greedy=ADVANTAGES.get(run.algorithm.advantage.name).needs_greedy,
+        )
+        prefetch = Prefetch(
+            sampler.sample,
+            staleness=run.training.staleness,
+            steps=run.training.steps,
+            first=first,
+            interrupt=sampler.interrupt,
+            pending=pending,
+        )
+        stack.callback(prefetch.end)
+        return SamplingSource(
+            engine=engine,
+            sampler=sampler,
+            prefetch=prefetch,
+            grader=grader,
+            held_out=self.held_out,
+            probe=self.checks.before_rollouts,
+            clock=self.clock,
+            shutdown=self.shutdown,
+            training=run.training,
+            world=self.world,
+        )
+
+    def _open_agent(self) -> AbstractContextManager[OpenAgent]:
+        run = self.run
+        around = AgentEnv(
+            folder=run.state / AGENT,
+            passages=run.passages,
+            max_new_tokens=run.rollout.max_new_tokens,
+            context_tokens=context_tokens(run.initial, run.runtime.engine),
+            wants_report=bool(run.reward.reported_keys),
+        )
+        return open_agent(run.rollout, self.tokenizer, tools_of(self.prompts), around)
 
     def _read_prompts(self) -> list[Prompt]:
         renderer = PromptRenderer(self.tokenizer, self.run.rollout, processor_of(self.run.initial))

@@ -9,13 +9,11 @@ from dagrpo.engine import may_share_memory, open_engine
 from dagrpo.engine.interface import EngineOpener
 from dagrpo.trainer.history import History
 from dagrpo.trainer.loop import take_steps
-from dagrpo.trainer.metrics.throughput import Throughput
 from dagrpo.trainer.model.optimizer import allocate_moments
 from dagrpo.trainer.run import Report, TrainingRun, no_report
-from dagrpo.trainer.sampling.open_source import open_rollout_source
+from dagrpo.trainer.saver import GATES
 from dagrpo.trainer.setup import Setup
 from dagrpo.trainer.state import states, tensors
-from dagrpo.trainer.state.saver import GATES, Saver
 from dagrpo.utils.determinism import compute_deterministically, explained
 from dagrpo.utils.distributed import World, expand_segments
 
@@ -41,7 +39,7 @@ def train(
         expand_segments()
     with explained(), states.exclusive(run.state) if world.is_rank_zero else nullcontext():
         setup = Setup(run, world, report_held_out)
-        history = _history(setup, report)
+        history = setup.history(report)
         policy, optimizer, steps = setup.policy.model, setup.optimizer, run.training.steps
         finished = tensors.resume(run.state, steps, policy, optimizer, world, history.require_resumable, setup.base)
         if world.broadcast(history.restore(finished)):
@@ -54,18 +52,6 @@ def train(
             states.prune(run.state, history.last_step, run.runtime.training.keep_states)
 
 
-def _history(setup: Setup, report: Report) -> History:
-    return History(
-        setup.run,
-        setup.record,
-        setup.held_out,
-        checks=setup.checks,
-        throughput=Throughput.of(setup.policy.model, setup.world, setup.run.runtime.engine),
-        clock=setup.clock,
-        report=report,
-    )
-
-
 def _take_steps(setup: Setup, first: int, history: History, opener: EngineOpener) -> None:
     """Run the steps from `first` (0-based) on; if none is left, only the last policy's held-out evaluation."""
     run, steps = setup.run, setup.run.training.steps
@@ -73,10 +59,10 @@ def _take_steps(setup: Setup, first: int, history: History, opener: EngineOpener
     update = setup.policy_update(notes)
     setup.checks.restore(notes.get(GATES, {}))
     with (
-        open_rollout_source(setup, opener, first, notes) as (source, sync),
+        setup.open_source(opener, first, notes) as (source, sync),
         history.progress(first),
         setup.shutdown.listening(),
-        Saver(setup, first=first, update=update, source=source) as saver,
+        setup.saver(first, update, source) as saver,
     ):
         if first == steps:
             source.evaluate(first)

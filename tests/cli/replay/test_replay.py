@@ -21,11 +21,11 @@ from dagrpo.cli.replay.terminal import basis, first_difference
 from dagrpo.core.errors import UserError
 from dagrpo.rewards.config import Reward
 from dagrpo.rollout.config import Rollout
-from dagrpo.trainer.checks import layout
 from dagrpo.trainer.config.training import Training
+from dagrpo.trainer.model import layout
 from dagrpo.trainer.model.policy import Policy
 from dagrpo.trainer.run import TrainingRun
-from dagrpo.trainer.sync.digest_table import read_digests
+from dagrpo.trainer.state.digest_table import read_digests
 from dagrpo.trainer.update import policy_update
 from dagrpo.utils.distributed import single_process
 from dagrpo.utils.files import read_json, sha256_of, write_json

@@ -19,12 +19,12 @@ from dagrpo.cli.train.command import of_rollouts
 from dagrpo.cli.train.half_steps import RolloutHalf, update_from
 from dagrpo.config.schema import Params
 from dagrpo.core.errors import UserError
-from dagrpo.trainer.checks import layout
 from dagrpo.trainer.config.dynamic_sampling import DynamicSampling
+from dagrpo.trainer.model import layout
 from dagrpo.trainer.model.policy import Policy
 from dagrpo.trainer.run import TrainingRun
+from dagrpo.trainer.state.digest_table import FILE, read_digests
 from dagrpo.trainer.state.states import SavedState, named
-from dagrpo.trainer.sync.digest_table import FILE, read_digests
 from dagrpo.utils.distributed import single_process
 from dagrpo.utils.tables import read_parquet, write_parquet
 

@@ -40,14 +40,14 @@ from dagrpo.trainer.batches.batch import Batch, MicroBatch, TokenSequences
 from dagrpo.trainer.batches.budget import Budget, usual_layout
 from dagrpo.trainer.batches.micro_batches import MicroBatchSplitter
 from dagrpo.trainer.batches.packed_rows import Segments
-from dagrpo.trainer.checks import layout as gate
-from dagrpo.trainer.checks.layout import prepare_layout
-from dagrpo.trainer.checks.sharing import resolved
 from dagrpo.trainer.config.lora import Lora
 from dagrpo.trainer.config.runtime import TrainingRuntime
+from dagrpo.trainer.model import layout as gate
 from dagrpo.trainer.model import packed_attention
+from dagrpo.trainer.model.layout import prepare_layout
 from dagrpo.trainer.model.lora import add_adapter, begin
 from dagrpo.trainer.model.policy import Policy, token_logprobs
+from dagrpo.trainer.model.sharing import resolved
 from dagrpo.utils.distributed import single_process
 
 CPU = torch.device("cpu")

@@ -31,9 +31,9 @@ from dagrpo.models.fresh import make_fresh
 from dagrpo.trainer.batches.batch import TokenSequences
 from dagrpo.trainer.batches.budget import Budget, usual_sharing
 from dagrpo.trainer.batches.micro_batches import MicroBatchSplitter, Part
-from dagrpo.trainer.checks.sharing import require_sharing, resolved
 from dagrpo.trainer.config.runtime import Layout, TrainingRuntime
 from dagrpo.trainer.model.policy import Policy, token_logprobs
+from dagrpo.trainer.model.sharing import require_sharing, resolved
 from dagrpo.utils.distributed import single_process
 
 CPU = torch.device("cpu")

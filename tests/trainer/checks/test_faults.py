@@ -17,7 +17,6 @@ from dagrpo.core.types import Completion, SamplingRequest
 from dagrpo.engine.interface import HeldWeights
 from dagrpo.engine.sglang.digests import SGLangWeights, digest_on_cpu
 from dagrpo.trainer import setup
-from dagrpo.trainer.checks.finite import SKIPPED
 from dagrpo.trainer.checks.probe import OUTSIDE
 from dagrpo.trainer.checks.weight_sync import COMPARED
 from dagrpo.trainer.config.training import Training
@@ -26,6 +25,7 @@ from dagrpo.trainer.model.policy import Policy
 from dagrpo.trainer.run import TrainingRun
 from dagrpo.trainer.state.records import Record
 from dagrpo.trainer.update import policy_update
+from dagrpo.trainer.update.stats import SKIPPED
 from dagrpo.utils.tables import read_parquet
 
 Inputs = tuple[Path, Path]

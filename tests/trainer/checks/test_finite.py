@@ -10,8 +10,10 @@ from tests.trainer import runs
 from tests.trainer.checks import ranks
 
 from dagrpo.core.errors import UserError
-from dagrpo.trainer.checks.finite import SKIPPED, SkippedSteps, finite_everywhere, finite_or_zero
+from dagrpo.trainer.checks.finite import SkippedSteps
 from dagrpo.trainer.config.checks import Gates
+from dagrpo.trainer.model.optimizer import finite_everywhere
+from dagrpo.trainer.update.stats import SKIPPED, finite_or_zero
 from dagrpo.utils.distributed import single_process
 from dagrpo.utils.tables import read_parquet
 

@@ -10,10 +10,11 @@ from tests.rollout.problems import problem
 from dagrpo.core.errors import UserError
 from dagrpo.core.trajectory import TokenSample, Trajectory
 from dagrpo.trainer.batches.batch import Batch, TokenSequences
-from dagrpo.trainer.checks.finite import require_finite_gradient
-from dagrpo.trainer.checks.logprob_agreement import OUTSIDE, logprob_differences, require_the_policys_rollouts
-from dagrpo.trainer.checks.usable import FIRST_STEPS, require_calls, require_usable
+from dagrpo.trainer.checks.logprob_agreement import OUTSIDE, require_the_policys_rollouts
 from dagrpo.trainer.config.checks import Gates
+from dagrpo.trainer.metrics.step import logprob_differences
+from dagrpo.trainer.model.optimizer import require_finite_gradient
+from dagrpo.trainer.sampling.usable import FIRST_STEPS, require_calls, require_usable
 from dagrpo.utils.tables import read_parquet
 
 

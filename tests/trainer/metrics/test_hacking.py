@@ -8,8 +8,8 @@ import pytest
 from tests.trainer.computed import COMPUTED
 
 from dagrpo.trainer.history import HackingWarnings
+from dagrpo.trainer.state.digest_table import StepDigests
 from dagrpo.trainer.state.records import Record
-from dagrpo.trainer.sync.digest_table import StepDigests
 
 STEPS = 80
 

@@ -10,10 +10,10 @@ from tests.trainer.attempts import graded
 
 from dagrpo.checkpoints.modelling import PreTrainedModel
 from dagrpo.engine import sglang
+from dagrpo.trainer.batches.rollouts import Rollouts
 from dagrpo.trainer.config.lora import Lora
 from dagrpo.trainer.metrics.throughput import Arithmetic, Throughput, peak_of
 from dagrpo.trainer.model.fsdp import load_policy
-from dagrpo.trainer.sampling.rollouts import Rollouts
 from dagrpo.utils.distributed import single_process
 
 ROLLOUTS = Rollouts(

@@ -8,8 +8,8 @@ from tests.rollout.problems import problem
 
 from dagrpo.core.trajectory import GradedTrajectory, TokenSample, Trajectory
 from dagrpo.core.types import CallStatus, Score, ToolCall
+from dagrpo.trainer.batches.rollouts import Rollouts
 from dagrpo.trainer.metrics.turns import CALLED, turn_metrics, turn_timings
-from dagrpo.trainer.sampling.rollouts import Rollouts
 
 
 def _sample(tokens: int) -> TokenSample:

@@ -32,7 +32,7 @@ from dagrpo.trainer.model.optimizer import adamw
 from dagrpo.trainer.model.policy import Policy, token_logprobs
 from dagrpo.trainer.run import TrainingRun
 from dagrpo.trainer.state import states, tensors
-from dagrpo.trainer.sync import weight_sync
+from dagrpo.trainer.sync import policy_weights
 from dagrpo.trainer.update.policy_update import PolicyUpdate
 from dagrpo.utils.distributed import single_process
 from dagrpo.utils.tables import read_parquet
@@ -215,7 +215,7 @@ class Forgetful(GatheredWeights):
 def test_a_weight_sync_that_forgets_the_adapter_is_refused_by_the_probe(
     inputs: Inputs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(weight_sync, "GatheredWeights", Forgetful)
+    monkeypatch.setattr(policy_weights, "GatheredWeights", Forgetful)
     with pytest.raises(
         UserError, match=r"before step [234]: of .* probed tokens .* have logprobs of engine and trainer"
     ):
@@ -225,7 +225,7 @@ def test_a_weight_sync_that_forgets_the_adapter_is_refused_by_the_probe(
 def test_a_weight_sync_that_forgets_the_adapter_is_refused_by_the_digests_alone(
     inputs: Inputs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(weight_sync, "GatheredWeights", Forgetful)
+    monkeypatch.setattr(policy_weights, "GatheredWeights", Forgetful)
     run = _run(inputs, tmp_path)
     gates = run.training.gates.model_copy(
         update={"outside_share": 1.0, "largest_difference": 1e9, "unchanged_weights": 2}

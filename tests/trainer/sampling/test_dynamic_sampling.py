@@ -10,8 +10,9 @@ from tests.trainer import attempts
 from dagrpo.core.errors import UserError
 from dagrpo.core.trajectory import GradedTrajectory
 from dagrpo.rollout.early_stop import CutOff
+from dagrpo.trainer.batches.rollouts import spread
 from dagrpo.trainer.config.training import Training
-from dagrpo.trainer.sampling.dynamic_sampling import figures, has_spread, prompts_to_draw, spread, used_groups
+from dagrpo.trainer.sampling.dynamic_sampling import figures, has_spread, prompts_to_draw, used_groups
 
 
 def training(**dynamic: Any) -> Training:

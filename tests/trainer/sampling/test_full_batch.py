@@ -22,11 +22,11 @@ from dagrpo.rewards.grading import Grader
 from dagrpo.rollout.config import Rollout
 from dagrpo.rollout.prompts import prompt_indices
 from dagrpo.rollout.sampling import sampling_seed
+from dagrpo.trainer.batches.rollouts import Rollouts
+from dagrpo.trainer.clock import Clock
 from dagrpo.trainer.config.training import Training
-from dagrpo.trainer.metrics.clock import Clock
 from dagrpo.trainer.sampling.dynamic_sampling import FullBatch
 from dagrpo.trainer.sampling.prompt_sampler import PromptSampler
-from dagrpo.trainer.sampling.rollouts import Rollouts
 from dagrpo.trainer.sampling.step_sampler import StepSampler
 
 SEED, PROMPTS, SAMPLES = 3, 2, 2

@@ -17,13 +17,13 @@ from dagrpo.core.errors import UserError
 from dagrpo.core.trajectory import GradedTrajectory, TokenSample
 from dagrpo.core.types import ABORTED, Completion
 from dagrpo.rollout.early_stop import Part, followed, kept
+from dagrpo.trainer.batches.rollouts import Rollouts
 from dagrpo.trainer.checks.logprob_agreement import OUTSIDE, require_the_policys_rollouts
 from dagrpo.trainer.config.checks import Gates
 from dagrpo.trainer.config.training import Training
 from dagrpo.trainer.sampling import prefetch_state
 from dagrpo.trainer.sampling.prefetch import PendingBatches
 from dagrpo.trainer.sampling.prompt_sampler import PromptSampler
-from dagrpo.trainer.sampling.rollouts import Rollouts
 
 PART = Completion(
     token_ids=(5, 6, 7), logprobs=(-0.5, -1.5, -9.0), finish_reason=ABORTED, weight_version="step_0", cached_tokens=2

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from dagrpo.checkpoints.tensors import StateTensors, Tensors
 from dagrpo.core.errors import UserError
 from dagrpo.engine.errors import ServerError
-from dagrpo.trainer.metrics.clock import Clock
+from dagrpo.trainer.batches.rollouts import Rollouts
+from dagrpo.trainer.clock import Clock
 from dagrpo.trainer.sampling.prefetch import PendingBatches, Prefetch, steps_in_sampler
-from dagrpo.trainer.sampling.rollouts import Rollouts
-from dagrpo.trainer.sync.weight_sync import copy_in_memory
+from dagrpo.trainer.sync.policy_weights import copy_in_memory
 
 
 def _batch(step: int) -> Rollouts:

@@ -24,10 +24,10 @@ from dagrpo.rollout.config import Rollout
 from dagrpo.rollout.prompts import PromptRenderer, prompt_indices
 from dagrpo.rollout.sampling import sampling_seed
 from dagrpo.rollout.session import Session
+from dagrpo.trainer.batches.rollouts import Rollouts
+from dagrpo.trainer.clock import Clock
 from dagrpo.trainer.config.training import Training
-from dagrpo.trainer.metrics.clock import Clock
 from dagrpo.trainer.sampling.prompt_sampler import PromptSampler, training_prompts
-from dagrpo.trainer.sampling.rollouts import Rollouts
 from dagrpo.trainer.sampling.step_sampler import StepSampler
 from dagrpo.trainer.update.advantages import step_advantages
 from dagrpo.utils.tables import read_parquet

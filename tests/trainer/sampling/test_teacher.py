@@ -24,8 +24,8 @@ from dagrpo.core.types import Score
 from dagrpo.models.fresh import make_fresh
 from dagrpo.rollout.config import Rollout
 from dagrpo.rollout.prompts import PromptRenderer
+from dagrpo.trainer.batches.rollouts import Rollouts
 from dagrpo.trainer.run import TrainingRun
-from dagrpo.trainer.sampling.rollouts import Rollouts
 from dagrpo.trainer.sampling.teacher import (
     DIVERGENCE,
     FAR_FRACTION,

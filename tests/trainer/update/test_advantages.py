@@ -15,7 +15,7 @@ from dagrpo.core.errors import UserError
 from dagrpo.core.plugin_sections import Choice
 from dagrpo.core.trajectory import GradedTrajectory, TokenSample, Trajectory
 from dagrpo.core.types import Score
-from dagrpo.trainer.sampling.rollouts import Rollouts
+from dagrpo.trainer.batches.rollouts import Rollouts
 from dagrpo.trainer.update.advantages import step_advantages
 
 SCORE = Score(extracted=None, reward=1.0, verdict="right", verifier="gsm8k", components={})

@@ -9,7 +9,7 @@ from tests.trainer.test_history import ROLLOUTS
 from dagrpo.algorithms.advantages import ADVANTAGES, Advantage
 from dagrpo.algorithms.reward_batch import RewardBatch
 from dagrpo.core.plugin_sections import Choice
-from dagrpo.trainer.sampling.rollouts import Rollouts
+from dagrpo.trainer.batches.rollouts import Rollouts
 from dagrpo.trainer.update.advantages import step_advantages
 
 # Of two prompts with two trajectories each: rewards 1, 0, 0 and 0, and 1, 3, 2 and 2 tokens. Penalties sum to 0.2, 0.3, 0, 0.4.

@@ -162,7 +162,7 @@ def _completion(answer: Mapping[str, Any], pictures: PromptPictures | None) -> C
 
 def _require_sound(trajectory: Trajectory, step: int) -> None:
     """Raise UserError for calls that the chat format lost."""
-    from dagrpo.trainer.checks.usable import require_no_dropped_calls  # its package takes seconds
+    from dagrpo.trainer.sampling.usable import require_no_dropped_calls  # its package takes seconds
 
     require_no_dropped_calls([trajectory], step)
 

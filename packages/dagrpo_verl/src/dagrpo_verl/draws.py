@@ -113,7 +113,7 @@ class Comparison:
                 self._require_learnable(drawn, step)
 
     def _require_learnable(self, drawn: Sequence[Drawn], step: int) -> None:
-        from dagrpo.trainer.checks.usable import require_learnable  # its package takes seconds
+        from dagrpo.trainer.sampling.usable import require_learnable  # its package takes seconds
 
         try:
             require_learnable(drawn, self._max_excluded, step)

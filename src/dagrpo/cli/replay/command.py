@@ -15,7 +15,7 @@ from dagrpo.utils.console import VisibleConsole
 
 if TYPE_CHECKING:
     from dagrpo.cli.replay.recorded_run import RecordedRun
-    from dagrpo.trainer.sync.digest_table import Computed
+    from dagrpo.trainer.state.digest_table import Computed
 
 STEPS = "numbers and ranges of steps, such as 3,17 or 1-5"
 MOST_IN_A_RANGE = 1_000_000
@@ -101,7 +101,7 @@ def _replay(run: "RecordedRun", steps: Sequence[int], computed: "Computed") -> N
 
     from dagrpo.cli.replay import terminal
     from dagrpo.cli.replay.recomputation import replay
-    from dagrpo.trainer.sync.digests import computed_by
+    from dagrpo.trainer.state.digests import computed_by
     from dagrpo.utils.determinism import explained
     from dagrpo.utils.distributed import process_group
 

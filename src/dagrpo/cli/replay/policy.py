@@ -11,13 +11,13 @@ from dagrpo.core.errors import UserError
 from dagrpo.rollout.config import Rollout
 from dagrpo.trainer.batches.batch import Batch
 from dagrpo.trainer.batches.budget import Budget
-from dagrpo.trainer.checks.sharing import prepare, resolved
 from dagrpo.trainer.config.runtime import TrainingRuntime
 from dagrpo.trainer.config.training import Training
 from dagrpo.trainer.model.fsdp import load_reference, trained_policy
 from dagrpo.trainer.model.optimizer import policy_optimizer
+from dagrpo.trainer.model.sharing import prepare, resolved
 from dagrpo.trainer.state import states, tensors
-from dagrpo.trainer.sync.digest_table import Hash
+from dagrpo.trainer.state.digest_table import Hash
 from dagrpo.trainer.update.policy_update import NOT_SAVED, PolicyUpdate
 from dagrpo.trainer.update.stats import UpdateStats
 from dagrpo.utils.distributed import World

@@ -11,8 +11,8 @@ from dagrpo.cli.replay.recorded_run import RecordedRun
 from dagrpo.cli.replay.recorded_step import RecordedStep, pictures_of, read_step
 from dagrpo.core.errors import UserError
 from dagrpo.trainer.state import states
-from dagrpo.trainer.sync.digest_table import StepDigests, TensorDigests
-from dagrpo.trainer.sync.digests import read, weight_digests
+from dagrpo.trainer.state.digest_table import StepDigests, TensorDigests
+from dagrpo.trainer.state.digests import read, weight_digests
 from dagrpo.utils.determinism import compute_deterministically
 from dagrpo.utils.distributed import World
 

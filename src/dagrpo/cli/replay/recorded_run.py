@@ -15,8 +15,8 @@ from dagrpo.rollout.config import Rollout
 from dagrpo.trainer.config.training import Training
 from dagrpo.trainer.run import DESCRIPTION, step_file
 from dagrpo.trainer.state import states
+from dagrpo.trainer.state.digest_table import FILE, Computed, StepDigests, read_digests
 from dagrpo.trainer.state.records import Record
-from dagrpo.trainer.sync.digest_table import FILE, Computed, StepDigests, read_digests
 from dagrpo.utils.files import read_object, sha256_of
 from dagrpo.utils.manifest import MANIFEST, fault_of, listed_files
 from dagrpo.utils.provenance import PROVENANCE

@@ -23,9 +23,9 @@ from dagrpo.models.pictures import takes_pictures
 from dagrpo.rollout.prompts import read_split
 from dagrpo.rollout.table import ALL, TRAINING_ROLLOUTS, read_table, without_discarded
 from dagrpo.trainer.batches.batch import Batch, TokenSequences
+from dagrpo.trainer.batches.rollouts import spread
 from dagrpo.trainer.batches.sampling_mask import TokenSupport
 from dagrpo.trainer.config.training import Training
-from dagrpo.trainer.sampling.dynamic_sampling import spread
 
 PicturesOf = Callable[[int], tuple[bytes, ...]]  # by a problem's row in the split
 SUPPORT = "sampling_support"

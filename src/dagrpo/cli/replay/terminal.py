@@ -7,7 +7,7 @@ from rich.text import Text
 
 from dagrpo.cli.replay.recomputation import StepCheck
 from dagrpo.cli.replay.recorded_run import RecordedRun
-from dagrpo.trainer.sync.digest_table import Computed, joint_digest
+from dagrpo.trainer.state.digest_table import Computed, joint_digest
 from dagrpo.utils.environment import environment
 
 DIGITS = 16  # hex digits of a digest

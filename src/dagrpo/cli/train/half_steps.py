@@ -16,19 +16,18 @@ from dagrpo.core.errors import UserError
 from dagrpo.engine import open_engine
 from dagrpo.engine.interface import EngineOpener
 from dagrpo.rollout.attempts_file import write_attempts
-from dagrpo.trainer.checks.finite import SKIPPED
-from dagrpo.trainer.metrics.clock import Clock
+from dagrpo.trainer.clock import Clock
 from dagrpo.trainer.metrics.step import rollout_rows, update_metrics, with_plugins
 from dagrpo.trainer.run import TrainingRun, step_file
-from dagrpo.trainer.sampling.open_source import open_rollout_source
 from dagrpo.trainer.sampling.prompt_sampler import PromptSampler
 from dagrpo.trainer.sampling.source import SamplingSource
 from dagrpo.trainer.sampling.step_sampler import StepSampler
+from dagrpo.trainer.saver import AHEAD, PROMPTS
 from dagrpo.trainer.setup import Setup
 from dagrpo.trainer.state import states, tensors
-from dagrpo.trainer.state.saver import AHEAD, PROMPTS
-from dagrpo.trainer.sync.digest_table import FILE, StepDigests, digest_table
+from dagrpo.trainer.state.digest_table import FILE, StepDigests, digest_table
 from dagrpo.trainer.update.policy_update import PolicyUpdate
+from dagrpo.trainer.update.stats import SKIPPED
 from dagrpo.utils.distributed import World
 from dagrpo.utils.tables import write_parquet
 
@@ -59,7 +58,7 @@ class RolloutHalf:
         retired no prompt.
         """
         update = self._setup.policy_update({})  # its coefficients do not affect rollouts
-        with open_rollout_source(self._setup, self._opener, self._start, self._notes) as (source, _):
+        with self._setup.open_source(self._opener, self._start, self._notes) as (source, _):
             assert isinstance(source, SamplingSource), "one process samples"
             former = self._start
             for step in steps:

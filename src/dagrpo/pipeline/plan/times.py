@@ -17,8 +17,8 @@ from dagrpo.pipeline.plan.rates import Speed
 from dagrpo.pipeline.plan.sequences import Lengths, prompts_of, usual_prompt
 from dagrpo.pipeline.plan.training import Training, of_sft, of_train, trains_itself
 from dagrpo.pipeline.stages import difficulty, sample, sft, train
+from dagrpo.trainer.state.digests import recorded_every
 from dagrpo.trainer.state.tensors import state_bytes
-from dagrpo.trainer.sync.digests import recorded_every
 
 SFT, DIFFICULTY, TRAIN, SAMPLE = (module.STAGE.name for module in (sft, difficulty, train, sample))
 SYNC_BYTES = 1e9  # per second, through a file in memory

@@ -204,7 +204,7 @@ def _may_compile(runtime: TrainingRuntime | SftRuntime, shape: Shape) -> bool:
 
 
 def _layout(runtime: TrainingRuntime | SftRuntime, shape: Shape, dtype: Dtype, *, gpu: bool, sharded: bool) -> Layout:
-    """Return the decision of trainer/checks/layout.py, as far as it is known without weights: whether the model takes pictures."""
+    """Return the decision of trainer/model/layout.py, as far as it is known without weights: whether the model takes pictures."""
     share = isinstance(runtime, TrainingRuntime) and bool(runtime.share_prompts)
     usual = usual_layout(narrow=BYTES[dtype] < FLOAT32, on_gpu=gpu, share_prompts=share, sharded=sharded)
     return "padded" if shape.vision is not None else runtime.layout or usual

@@ -40,7 +40,7 @@ class Budget:
         linear_head: bool = True,
         compiled: bool = False,
     ) -> Self:
-        """Return the budget of section runtime.training, which may leave layout, sharing and compilation open (see checks/sharing.py)."""
+        """Return the budget of section runtime.training, which may leave layout, sharing and compilation open (see model/sharing.py)."""
         return cls(
             sequences=runtime.micro_batch_size,
             tokens=runtime.micro_batch_tokens,

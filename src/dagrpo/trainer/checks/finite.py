@@ -5,40 +5,15 @@ so that a resumed run skips it too. Several in a row are no accident, and end th
 them: it halves each time.
 """
 
-import math
 from collections.abc import Mapping
 from pathlib import Path
 
 import pyarrow as pa
-import torch
-from torch import Tensor
 
 from dagrpo.core.errors import UserError
-from dagrpo.trainer.checks.refused_tables import keep
 from dagrpo.trainer.config.checks import Gates
-from dagrpo.utils.distributed import World
-
-SKIPPED = "gate/skipped_updates"
-OVERFLOWED = "gate/overflowed_updates"  # among the skipped ones; only with a loss scale
-
-
-def require_finite_gradient(norm: float) -> None:
-    """Raise UserError if a gradient's norm is not finite: the optimizer must not see it."""
-    if not math.isfinite(norm):
-        raise UserError(
-            f"the gradient's norm is {norm}: lower the learning rate, or look at the rewards and logprobs of this step"
-        )
-
-
-def finite_everywhere(values: Tensor, world: World) -> bool:
-    """Return True if all values of every rank are finite. A collective: all ranks get the same answer."""
-    wrong = (~torch.isfinite(values.detach())).sum().double().cpu()
-    return float(world.all_reduce(wrong)) == 0
-
-
-def finite_or_zero(figures: Mapping[str, float]) -> dict[str, float]:
-    """Return the figures of a step with a skipped update, 0 in place of non-finite ones."""
-    return {name: value if math.isfinite(value) else 0.0 for name, value in figures.items()}
+from dagrpo.trainer.state.refused_tables import keep
+from dagrpo.trainer.update.stats import OVERFLOWED, SKIPPED
 
 
 class SkippedSteps:

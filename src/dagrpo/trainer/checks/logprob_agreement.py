@@ -14,9 +14,9 @@ from torch import Tensor
 from dagrpo.core.errors import UserError
 from dagrpo.rollout.config import Rollout
 from dagrpo.trainer.batches.batch import Batch
-from dagrpo.trainer.checks.refused_tables import keep
 from dagrpo.trainer.config.checks import Gates
 from dagrpo.trainer.config.training import Training
+from dagrpo.trainer.state.refused_tables import keep
 
 # Mean distance in nats per token that is not taken for rounding. With equal weights, SGLang on a CPU in float32 is 4e-8
 # away; SmolLM2-135M is 0.0056 away in float16, and 0.043 in bfloat16. Their limits are wide on purpose: they are to catch another
@@ -32,16 +32,6 @@ _LARGEST_SHARE = {"float32": 0.01, "float16": 0.1, "bfloat16": 0.5}
 # of most tokens are then far outside its bounds.
 FARTHEST = 1.0
 OUTSIDE = "gate/rollout_outside_fraction"
-
-
-def logprob_differences(rollout_logprobs: ArrayLike, trainer_logprobs: Tensor) -> dict[str, float]:
-    """Return mean and largest difference between the engine's and the trainer's logprobs, both [trained tokens], in nats."""
-    difference = np.asarray(rollout_logprobs, dtype=np.float64) - trainer_logprobs.cpu().numpy()
-    np.abs(difference, out=difference)
-    return {
-        "policy/logprob_difference_mean": float(difference.mean()),
-        "policy/logprob_difference_max": float(difference.max()),
-    }
 
 
 def compared_in(rollout: Rollout, training: Training) -> str:

@@ -24,9 +24,9 @@ from dagrpo.trainer.batches.batch import MicroBatch, TokenSequences
 from dagrpo.trainer.batches.budget import Budget
 from dagrpo.trainer.batches.sampling_mask import TokenSupport
 from dagrpo.trainer.checks.logprob_agreement import BAND, largest_share, outside_share
-from dagrpo.trainer.checks.refused_tables import keep
 from dagrpo.trainer.config.checks import Gates
 from dagrpo.trainer.model.policy import Policy, token_logprobs
+from dagrpo.trainer.state.refused_tables import keep
 from dagrpo.utils.distributed import World
 
 OUTSIDE, LARGEST = "gate/probe_outside_fraction", "gate/probe_largest_difference"

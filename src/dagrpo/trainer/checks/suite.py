@@ -15,7 +15,8 @@ from dagrpo.core.trajectory import Prompt
 from dagrpo.engine.interface import RolloutEngine
 from dagrpo.trainer.batches.batch import Batch
 from dagrpo.trainer.batches.budget import Budget
-from dagrpo.trainer.checks.finite import SKIPPED, SkippedSteps, finite_or_zero
+from dagrpo.trainer.batches.rollouts import CUT_OFF_GROUPS, Rollouts
+from dagrpo.trainer.checks.finite import SkippedSteps
 from dagrpo.trainer.checks.logprob_agreement import OUTSIDE, compared_in, require_the_policys_rollouts
 from dagrpo.trainer.checks.no_signal import NoSignal
 from dagrpo.trainer.checks.probe import Probe
@@ -24,11 +25,9 @@ from dagrpo.trainer.checks.weight_sync import WeightSyncCheck
 from dagrpo.trainer.config.checks import Gates
 from dagrpo.trainer.model.policy import Policy
 from dagrpo.trainer.run import TrainingRun
-from dagrpo.trainer.sampling.dynamic_sampling import CUT_OFF_GROUPS
 from dagrpo.trainer.sampling.prompt_sampler import PromptSampler
-from dagrpo.trainer.sampling.rollouts import Rollouts
 from dagrpo.trainer.state.records import Record
-from dagrpo.trainer.update.stats import UpdateStats
+from dagrpo.trainer.update.stats import SKIPPED, UpdateStats, finite_or_zero
 from dagrpo.utils.distributed import World
 
 _UNCHANGED = "unchanged_weights"

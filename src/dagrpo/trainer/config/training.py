@@ -9,7 +9,7 @@ from dagrpo.core.experiment import Experiment
 from dagrpo.core.plugin_sections import Choice, Chosen
 from dagrpo.core.section import LARGEST_BATCH, MOST_STEPS, MOST_TOKENS, Section, Share
 from dagrpo.rollout.agents import OWN_LOOP
-from dagrpo.trainer.backends import BACKENDS, Planned, check_backend
+from dagrpo.trainer.config.backends import BACKENDS, Planned, check_backend
 from dagrpo.trainer.config.checks import Gates
 from dagrpo.trainer.config.dynamic_sampling import DynamicSampling
 from dagrpo.trainer.config.lora import TrainedLora, require_tower_agrees

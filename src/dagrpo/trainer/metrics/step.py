@@ -13,13 +13,11 @@ from dagrpo.core.image_tokens import picture_lengths
 from dagrpo.core.trajectory import Trajectory
 from dagrpo.core.types import Score
 from dagrpo.rollout.build_table import Floats, discarded_table, training_table
-from dagrpo.trainer.checks.finite import OVERFLOWED
-from dagrpo.trainer.checks.logprob_agreement import logprob_differences
+from dagrpo.trainer.batches.rollouts import Rollouts
 from dagrpo.trainer.metrics.off_policy import off_policy_metrics
 from dagrpo.trainer.metrics.turns import turn_metrics
-from dagrpo.trainer.sampling.rollouts import Rollouts
 from dagrpo.trainer.sampling.teacher import teacher_metrics
-from dagrpo.trainer.update.stats import UpdateStats
+from dagrpo.trainer.update.stats import OVERFLOWED, UpdateStats
 
 
 def rollout_rows(rollouts: Rollouts, trainer_logprobs: Tensor) -> pa.Table:
@@ -118,6 +116,16 @@ def update_metrics(stats: UpdateStats, rollout_logprobs: ArrayLike) -> dict[str,
     if stats.loss_scale is not None:
         own |= {"policy/loss_scale": stats.loss_scale, OVERFLOWED: float(stats.overflowed)}
     return own | logprob_differences(rollout_logprobs, stats.logprobs)
+
+
+def logprob_differences(rollout_logprobs: ArrayLike, trainer_logprobs: Tensor) -> dict[str, float]:
+    """Return mean and largest difference between the engine's and the trainer's logprobs, both [trained tokens], in nats."""
+    difference = np.asarray(rollout_logprobs, dtype=np.float64) - trainer_logprobs.cpu().numpy()
+    np.abs(difference, out=difference)
+    return {
+        "policy/logprob_difference_mean": float(difference.mean()),
+        "policy/logprob_difference_max": float(difference.max()),
+    }
 
 
 def with_plugins(own: Mapping[str, float], stats: UpdateStats) -> dict[str, float]:

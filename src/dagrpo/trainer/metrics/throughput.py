@@ -13,9 +13,8 @@ import torch
 from dagrpo.checkpoints.experts import number_of_experts
 from dagrpo.checkpoints.modelling import PreTrainedModel
 from dagrpo.engine.config import EngineConfig
+from dagrpo.trainer.batches.rollouts import CUT_OFF_TOKENS, Rollouts
 from dagrpo.trainer.model.vision_tower import tower_module
-from dagrpo.trainer.sampling.dynamic_sampling import CUT_OFF_TOKENS
-from dagrpo.trainer.sampling.rollouts import Rollouts
 from dagrpo.utils.distributed import World
 from dagrpo.utils.gpu_specs import kind_of
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from dagrpo.core.trajectory import Trajectory
 from dagrpo.core.types import CallStatus, StopReason, ToolCall
-from dagrpo.trainer.sampling.rollouts import Rollouts
+from dagrpo.trainer.batches.rollouts import Rollouts
 
 CALLED = "tool/called_fraction"  # of the trajectories
 

@@ -3,6 +3,7 @@
 The stages sft and train use it.
 """
 
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -12,10 +13,11 @@ from torch.distributed.tensor import DTensor
 from torch.optim.adamw import adamw as adamw_update
 
 from dagrpo.checkpoints.tensors import NAMED_DTYPES
-from dagrpo.trainer.checks.finite import require_finite_gradient
+from dagrpo.core.errors import UserError
 from dagrpo.trainer.config.training import Training
 from dagrpo.trainer.model.policy import Policy
 from dagrpo.trainer.model.vision_tower import tower_module
+from dagrpo.utils.distributed import World
 
 BETAS = (0.9, 0.999)
 SCALE = "scale"  # of a group's learning rate
@@ -176,3 +178,17 @@ def take_step(optimizer: torch.optim.AdamW, learning_rate: float) -> None:
         group["lr"] = learning_rate * group.get(SCALE, 1.0)
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
+
+
+def require_finite_gradient(norm: float) -> None:
+    """Raise UserError if a gradient's norm is not finite: the optimizer must not see it."""
+    if not math.isfinite(norm):
+        raise UserError(
+            f"the gradient's norm is {norm}: lower the learning rate, or look at the rewards and logprobs of this step"
+        )
+
+
+def finite_everywhere(values: Tensor, world: World) -> bool:
+    """Return True if all values of every rank are finite. A collective: all ranks get the same answer."""
+    wrong = (~torch.isfinite(values.detach())).sum().double().cpu()
+    return float(world.all_reduce(wrong)) == 0

@@ -96,7 +96,7 @@ class Policy(torch.nn.Module):
         checkpoint_activations(self.model)
 
     def take_packed(self) -> None:
-        """Prepare the model for packed rows as well; checks/layout.py checks that it supports them."""
+        """Prepare the model for packed rows as well; layout.py checks that it supports them."""
         attend_by_segment(self.model)
 
     def _hidden(self, batch: MicroBatch) -> Tensor:
@@ -126,7 +126,7 @@ class Policy(torch.nn.Module):
     def _hidden_of_padded(self, batch: PaddedBatch) -> Tensor:
         input_ids, attention_mask = batch.input_ids, batch.attention_mask
         if batch.prompts is not None:
-            assert not isinstance(self, FSDPModule), "refused before: see checks/sharing.py"
+            assert not isinstance(self, FSDPModule), "refused before: see sharing.py"
             return hidden_after(self.model, batch.prompts, input_ids, attention_mask)
         read: dict[str, Any] = {"input_ids": input_ids, "attention_mask": attention_mask}
         if self.tower is not None:

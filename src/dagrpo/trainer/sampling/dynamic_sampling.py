@@ -9,30 +9,15 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dagrpo.core.errors import UserError
 from dagrpo.core.trajectory import GREEDY, GradedTrajectory, Trajectory
 from dagrpo.rollout.early_stop import CutOff
+from dagrpo.trainer.batches.rollouts import CUT_OFF_GROUPS, CUT_OFF_TOKENS, Flags, spread
 from dagrpo.trainer.config.training import Training
 
 T = TypeVar("T")
-Flags = NDArray[np.bool_]
 Grade = Callable[[Sequence[Trajectory]], list[GradedTrajectory]]
-CUT_OFF_GROUPS = "rollout/cut_off_groups"
-CUT_OFF_TOKENS = "rollout/cut_off_tokens"
-
-
-def spread(values: Sequence[float] | NDArray[np.float32], learned: Sequence[bool], group_size: int) -> Flags:
-    """Return whether two learned trajectories of each group differ in value. [trajectories] -> [groups]
-
-    A non-finite value differs from everything, so that the update sees it and is skipped.
-    """
-    table = np.asarray(values, dtype=np.float32).reshape(-1, group_size)
-    counts = np.asarray(learned, dtype=np.bool_).reshape(table.shape)
-    largest = np.where(counts, table, -np.inf).max(axis=1)
-    smallest = np.where(counts, table, np.inf).min(axis=1)
-    return np.asarray((largest > smallest) | (counts & ~np.isfinite(table)).any(axis=1))
 
 
 def has_spread(graded: Sequence[GradedTrajectory], training: Training) -> Flags:

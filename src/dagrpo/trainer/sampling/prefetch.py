@@ -14,8 +14,8 @@ from dataclasses import dataclass, field, replace
 
 from dagrpo.checkpoints.tensors import Tensors
 from dagrpo.rollout.early_stop import Parts
-from dagrpo.trainer.metrics.clock import Clock
-from dagrpo.trainer.sampling.rollouts import Rollouts
+from dagrpo.trainer.batches.rollouts import Rollouts
+from dagrpo.trainer.clock import Clock
 
 JOIN_SECONDS = 10.0  # for a thread that was asked to end: the requests it waits for have been cancelled
 

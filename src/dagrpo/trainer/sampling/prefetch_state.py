@@ -21,9 +21,9 @@ from dagrpo.checkpoints.tensors import StateTensors, Tensors
 from dagrpo.core.trajectory import GradedTrajectory, Prompt, TokenSample, Trajectory
 from dagrpo.core.types import Completion, Score, ToolCall
 from dagrpo.rollout.early_stop import Part, Parts
+from dagrpo.trainer.batches.rollouts import Rollouts
 from dagrpo.trainer.run import step_file
 from dagrpo.trainer.sampling.prefetch import PendingBatches
-from dagrpo.trainer.sampling.rollouts import Rollouts
 from dagrpo.utils.manifest import FileEntry, entry_of
 from dagrpo.utils.tables import read_parquet, write_parquet
 

@@ -1,26 +1,30 @@
 """Source of each step's rollouts. Only rank 0 samples."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from dagrpo.engine.interface import RolloutEngine
 from dagrpo.rewards.grading import Grader
-from dagrpo.trainer.checks.suite import CheckSuite
+from dagrpo.trainer.batches.rollouts import Rollouts, version_of
+from dagrpo.trainer.clock import Clock
 from dagrpo.trainer.config.training import Training
-from dagrpo.trainer.metrics.clock import Clock
 from dagrpo.trainer.sampling.held_out import HeldOutEvaluations
 from dagrpo.trainer.sampling.prefetch import PendingBatches, Prefetch
 from dagrpo.trainer.sampling.prompt_sampler import PromptState
-from dagrpo.trainer.sampling.rollouts import Rollouts, version_of
 from dagrpo.trainer.sampling.step_sampler import StepSampler
 from dagrpo.trainer.shutdown import Shutdown
 from dagrpo.utils.distributed import World
+
+Probe = Callable[
+    [RolloutEngine | None, int], object
+]  # checks, in every rank, the weights that sample a step (0-based); engine: rank 0's
 
 
 class RolloutSource:
     """Source on the ranks that do not sample: they score the probe and follow rank 0."""
 
-    def __init__(self, *, checks: CheckSuite, shutdown: Shutdown, training: Training, world: World) -> None:
-        self._checks = checks
+    def __init__(self, *, probe: Probe, shutdown: Shutdown, training: Training, world: World) -> None:
+        self._probe = probe
         self._shutdown = shutdown
         self._staleness = training.staleness
         self._has_patience = training.patience is not None
@@ -29,7 +33,7 @@ class RolloutSource:
     def next(self, step: int) -> Rollouts | None:
         """Return the rollouts of `step` (0-based) on rank 0; None elsewhere, after a signal to stop, and if the run has ended."""
         if not self._shutdown.was_requested:
-            self._checks.before_rollouts(None, step)
+            self._probe(None, step)
         return None
 
     def has_ended(self, finished: int) -> bool:
@@ -68,13 +72,13 @@ class SamplingSource(RolloutSource):
         prefetch: Prefetch,
         grader: Grader,
         held_out: HeldOutEvaluations,
-        checks: CheckSuite,
+        probe: Probe,
         clock: Clock,
         shutdown: Shutdown,
         training: Training,
         world: World,
     ) -> None:
-        super().__init__(checks=checks, shutdown=shutdown, training=training, world=world)
+        super().__init__(probe=probe, shutdown=shutdown, training=training, world=world)
         self.engine = engine
         self.sampler = sampler
         self.prefetch = prefetch
@@ -92,7 +96,7 @@ class SamplingSource(RolloutSource):
         if self._shutdown.was_requested:
             return None
         self._clock.restart()
-        self._checks.before_rollouts(self.engine, step)
+        self._probe(self.engine, step)
         self._clock.lap("gates")
         rollouts = None
         with self._shutdown.interruptible() as is_allowed:

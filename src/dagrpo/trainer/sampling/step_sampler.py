@@ -27,15 +27,15 @@ from dagrpo.rollout.early_stop import CutOff, EarlyStop, Parts
 from dagrpo.rollout.open_agent import OpenAgent
 from dagrpo.rollout.sampling import sampling_seed, training_sampling
 from dagrpo.rollout.schedule import attempts_at, groups_of, in_lockstep
-from dagrpo.trainer.checks import diversity
-from dagrpo.trainer.checks.refused_tables import keeping_attempts
-from dagrpo.trainer.checks.usable import require_usable
+from dagrpo.trainer.batches.rollouts import Rollouts
+from dagrpo.trainer.clock import Clock
 from dagrpo.trainer.config.training import Training
-from dagrpo.trainer.metrics.clock import Clock
+from dagrpo.trainer.sampling import diversity
 from dagrpo.trainer.sampling.dynamic_sampling import FullBatch, figures, prompts_to_draw, used_groups
 from dagrpo.trainer.sampling.prompt_sampler import PromptSampler, SampledPrompt
-from dagrpo.trainer.sampling.rollouts import Rollouts
 from dagrpo.trainer.sampling.teacher import Teacher
+from dagrpo.trainer.sampling.usable import require_usable
+from dagrpo.trainer.state.refused_tables import keeping_attempts
 
 
 @dataclass(slots=True, kw_only=True)

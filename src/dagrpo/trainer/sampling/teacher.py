@@ -24,8 +24,8 @@ from dagrpo.engine.interface import EngineOpener, RolloutEngine
 from dagrpo.models.pictures import PictureProcessor, processor_of, takes_pictures
 from dagrpo.rollout.prompts import PromptRenderer
 from dagrpo.rollout.sampling import context_tokens
+from dagrpo.trainer.batches.rollouts import Rollouts
 from dagrpo.trainer.run import TrainingRun
-from dagrpo.trainer.sampling.rollouts import Rollouts
 
 FAR = 2.0  # nats by which the policy finds a token likelier than the teacher, where the two are called far apart
 DIVERGENCE, FAR_FRACTION = "policy/teacher_kl", "policy/teacher_far_fraction"

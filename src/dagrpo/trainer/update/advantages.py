@@ -11,7 +11,7 @@ from dagrpo.algorithms.advantages import ADVANTAGES, BELOW_0, advantages_of
 from dagrpo.algorithms.reward_batch import PolicyTokens, RewardBatch
 from dagrpo.core.errors import UserError
 from dagrpo.core.plugin_sections import Choice
-from dagrpo.trainer.sampling.rollouts import Rollouts
+from dagrpo.trainer.batches.rollouts import Rollouts
 from dagrpo.trainer.update.accumulators import BeforeUpdate
 
 

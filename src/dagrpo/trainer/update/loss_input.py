@@ -6,9 +6,9 @@ from torch import Tensor
 from dagrpo.algorithms.tokens import TokenBatch
 from dagrpo.trainer.batches.batch import Batch, MicroBatch
 from dagrpo.trainer.batches.micro_batches import Part
-from dagrpo.trainer.batches.mini_batches import MiniBatch
 from dagrpo.trainer.model.policy import TokenLogprobs
 from dagrpo.trainer.update.accumulators import StepTokens
+from dagrpo.trainer.update.mini_batches import MiniBatch
 
 
 def loss_input(

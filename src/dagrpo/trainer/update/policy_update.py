@@ -11,19 +11,17 @@ from dagrpo.algorithms.config import Algorithm
 from dagrpo.trainer.batches.batch import Batch, MicroBatch
 from dagrpo.trainer.batches.budget import Budget
 from dagrpo.trainer.batches.micro_batches import Part
-from dagrpo.trainer.batches.mini_batches import MiniBatch, MiniBatchSplitter
-from dagrpo.trainer.checks.finite import finite_everywhere, finite_or_zero
-from dagrpo.trainer.checks.memory import advice_on_memory
+from dagrpo.trainer.batches.rollouts import Rollouts
+from dagrpo.trainer.clock import Clock
 from dagrpo.trainer.config.training import Training
-from dagrpo.trainer.metrics.clock import Clock
 from dagrpo.trainer.model.fsdp import reduce_next
 from dagrpo.trainer.model.loss_scale import LossScale
-from dagrpo.trainer.model.optimizer import clipped_norm, gradient_norm, take_step, warmed_up
+from dagrpo.trainer.model.memory import advice_on_memory
+from dagrpo.trainer.model.optimizer import clipped_norm, finite_everywhere, gradient_norm, take_step, warmed_up
 from dagrpo.trainer.model.policy import Policy, Reference
 from dagrpo.trainer.model.vision_tower import tower_module
-from dagrpo.trainer.sampling.rollouts import Rollouts
-from dagrpo.trainer.sync.digest_table import Hash, StepDigests
-from dagrpo.trainer.sync.digests import (
+from dagrpo.trainer.state.digest_table import Hash, StepDigests
+from dagrpo.trainer.state.digests import (
     PendingDigests,
     computed_by,
     gradient_digests,
@@ -36,8 +34,9 @@ from dagrpo.trainer.update.accumulators import BeforeUpdate, StepTokens, Sums
 from dagrpo.trainer.update.advantages import step_advantages
 from dagrpo.trainer.update.forward import ForwardPasses
 from dagrpo.trainer.update.loss_input import loss_input
+from dagrpo.trainer.update.mini_batches import MiniBatch, MiniBatchSplitter
 from dagrpo.trainer.update.objective import Objective
-from dagrpo.trainer.update.stats import UpdateStats
+from dagrpo.trainer.update.stats import UpdateStats, finite_or_zero
 from dagrpo.utils.distributed import World
 
 # Among a state's notes:
@@ -70,7 +69,7 @@ class PolicyUpdate:
         hashed_by: Hash | None = None,
         clock: Clock | None = None,
     ) -> None:
-        """Prepare the update. `budget`: one that the policy supports, see checks/sharing.py. `hashed_by`: None for the device's default.
+        """Prepare the update. `budget`: one that the policy supports, see model/sharing.py. `hashed_by`: None for the device's default.
 
         `saved`: the notes of a state, which contain the property `saved`; {}: a new run.
         """

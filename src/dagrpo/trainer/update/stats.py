@@ -1,11 +1,15 @@
 """Statistics of one policy update."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from torch import Tensor
 
-from dagrpo.trainer.sync.digest_table import StepDigests
+from dagrpo.trainer.state.digest_table import StepDigests
+
+SKIPPED = "gate/skipped_updates"
+OVERFLOWED = "gate/overflowed_updates"  # among the skipped ones; only with a loss scale
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,3 +30,8 @@ class UpdateStats:
     skipped: int = 0  # mini-batches whose update was skipped, since a loss or a gradient was not finite
     overflowed: int = 0  # among the skipped ones, those that the loss scale explains
     loss_scale: float | None = None  # after the step; None: the loss is not scaled
+
+
+def finite_or_zero(figures: Mapping[str, float]) -> dict[str, float]:
+    """Return the figures of a step with a skipped update, 0 in place of non-finite ones."""
+    return {name: value if math.isfinite(value) else 0.0 for name, value in figures.items()}

@@ -1,4 +1,4 @@
-"""`python -m dagrpo.pipeline.launch 2 tests/trainer/checks/layout_ranks.py INITIAL OUT`: the layouts of a policy whose
+"""`python -m dagrpo.pipeline.launch 2 tests/trainer/model/layout_ranks.py INITIAL OUT`: the layouts of a policy whose
 ranks measure unlike numbers.
 
 Each rank writes OUT/<rank>.json: the layouts, whether the default was asked for as that of several processes, and how it is refused to
@@ -16,12 +16,12 @@ from torch import Tensor
 
 from dagrpo.core.errors import UserError
 from dagrpo.trainer.batches.budget import usual_layout
-from dagrpo.trainer.checks import layout as gate
-from dagrpo.trainer.checks.layout import prepare_layout
-from dagrpo.trainer.checks.sharing import resolved
 from dagrpo.trainer.config.runtime import Layout, TrainingRuntime
+from dagrpo.trainer.model import layout as gate
 from dagrpo.trainer.model.fsdp import load_policy
+from dagrpo.trainer.model.layout import prepare_layout
 from dagrpo.trainer.model.policy import Policy
+from dagrpo.trainer.model.sharing import resolved
 from dagrpo.utils.distributed import World, process_group
 
 OWN_CHANGE = gate._change

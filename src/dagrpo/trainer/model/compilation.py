@@ -13,8 +13,8 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from dagrpo.checkpoints.experts import is_mixture_of_experts
 from dagrpo.core.errors import UserError
 from dagrpo.trainer.batches.batch import MicroBatch
-from dagrpo.trainer.checks.layout import EXAMPLE, MOST_NATS, MOST_NATS_CAST
 from dagrpo.trainer.config.runtime import Layout
+from dagrpo.trainer.model.layout import EXAMPLE, MOST_NATS, MOST_NATS_CAST
 from dagrpo.trainer.model.policy import WEIGHTS, Policy, token_logprobs
 from dagrpo.trainer.model.vision_tower import tower_module
 from dagrpo.utils.console import say

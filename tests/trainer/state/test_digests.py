@@ -13,8 +13,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from dagrpo.engine.sglang.digests import digest_on_gpu
-from dagrpo.trainer.sync.digest_table import StepDigests, TensorDigests, digest_table, joint_digest, read_digests
-from dagrpo.trainer.sync.digests import (
+from dagrpo.trainer.state.digest_table import StepDigests, TensorDigests, digest_table, joint_digest, read_digests
+from dagrpo.trainer.state.digests import (
     PendingDigests,
     gradient_digests,
     pending_digests,

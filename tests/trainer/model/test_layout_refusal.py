@@ -8,9 +8,9 @@ from tests.trainer.in_double import SIZES
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from dagrpo.core.errors import UserError
-from dagrpo.trainer.checks import layout as gate
-from dagrpo.trainer.checks.layout import prepare_layout
+from dagrpo.trainer.model import layout as gate
 from dagrpo.trainer.model import packed_attention
+from dagrpo.trainer.model.layout import prepare_layout
 from dagrpo.trainer.model.policy import Policy
 from dagrpo.utils.distributed import single_process
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 from tests.trainer import runs
-from tests.trainer.checks import layout_ranks
 from tests.trainer.in_double import SIZES
+from tests.trainer.model import layout_ranks
 from transformers import (
     DeepseekV3Config,
     Gemma4TextConfig,
@@ -27,10 +27,10 @@ from dagrpo.checkpoints.config import Checkpoint
 from dagrpo.checkpoints.convert import convert
 from dagrpo.core.errors import UserError
 from dagrpo.models.fresh import make_fresh
-from dagrpo.trainer.checks import layout as gate
-from dagrpo.trainer.checks.layout import prepare_layout
 from dagrpo.trainer.config.runtime import Layout
+from dagrpo.trainer.model import layout as gate
 from dagrpo.trainer.model import packed_attention
+from dagrpo.trainer.model.layout import prepare_layout
 from dagrpo.trainer.model.packed_attention import head_sizes, is_packed_by_kernel
 from dagrpo.trainer.model.policy import Policy
 from dagrpo.utils.distributed import World, single_process

@@ -11,9 +11,9 @@ from transformers.cache_utils import DynamicLayer
 from dagrpo.core.errors import UserError
 from dagrpo.trainer.batches.batch import TokenSequences
 from dagrpo.trainer.batches.budget import Budget, usual_sharing
-from dagrpo.trainer.checks.compilation import prepare_compilation
-from dagrpo.trainer.checks.layout import prepare_layout
 from dagrpo.trainer.config.runtime import TrainingRuntime
+from dagrpo.trainer.model.compilation import prepare_compilation
+from dagrpo.trainer.model.layout import prepare_layout
 from dagrpo.trainer.model.policy import Policy, token_logprobs
 from dagrpo.utils.distributed import World
 

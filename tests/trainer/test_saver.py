@@ -16,9 +16,10 @@ from tests.trainer import runs
 from dagrpo.checkpoints.formats import dcp
 from dagrpo.core.types import Completion, SamplingRequest
 from dagrpo.engine.errors import ServerError
-from dagrpo.trainer.metrics.clock import Clock
+from dagrpo.trainer import saver
+from dagrpo.trainer.clock import Clock
 from dagrpo.trainer.run import TrainingRun
-from dagrpo.trainer.state import saver, states, tensors
+from dagrpo.trainer.state import states, tensors
 from dagrpo.utils.distributed import single_process
 
 Inputs = tuple[Path, Path]
@@ -151,19 +152,21 @@ def test_states_are_saved_by_time_as_well(
     written: list[int] = []
     monkeypatch.setattr(tensors, "prepared", lambda root, step, *rest: lambda: written.append(step))
     run = runs.training_run(inputs, tmp_path / "state", tmp_path, steps=12, save_every=5, save_every_minutes=minutes)
-    setup: Any = SimpleNamespace(
-        run=run,
-        world=single_process(),
-        clock=Clock(),
-        base=None,
-        optimizer=None,
-        policy=SimpleNamespace(model=None),
-        checks=SimpleNamespace(saved={}),
-    )
+    parts: Any = {"model": None, "optimizer": None, "checks": SimpleNamespace(saved={})}
     source: Any = SimpleNamespace(end=lambda finished: ({}, None))
     update: Any = SimpleNamespace(saved={})
     seconds = 0.0
-    with saver.Saver(setup, first=0, update=update, source=source, now=lambda: seconds) as own:
+    with saver.Saver(
+        run,
+        first=0,
+        base=None,
+        update=update,
+        source=source,
+        clock=Clock(),
+        world=single_process(),
+        now=lambda: seconds,
+        **parts,
+    ) as own:
         for step in range(1, 13):
             seconds += 120
             own.save_if_due(step)

@@ -8,12 +8,16 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
+import torch
+
+from dagrpo.trainer.checks.suite import CheckSuite
+from dagrpo.trainer.clock import Clock
 from dagrpo.trainer.run import TrainingRun
 from dagrpo.trainer.sampling import prefetch_state
 from dagrpo.trainer.sampling.source import RolloutSource
-from dagrpo.trainer.setup import Setup
 from dagrpo.trainer.state import tensors
 from dagrpo.trainer.update.policy_update import PolicyUpdate
+from dagrpo.utils.distributed import World
 
 # Among a state's notes:
 AHEAD = "ahead"  # number of saved batches that wait for their update
@@ -32,21 +36,36 @@ class Saver:
 
     def __init__(
         self,
-        setup: Setup,
+        run: TrainingRun,
         *,
         first: int,
+        model: torch.nn.Module,
+        optimizer: torch.optim.AdamW,
+        base: str | None,
         update: PolicyUpdate,
+        checks: CheckSuite,
         source: RolloutSource,
+        clock: Clock,
+        world: World,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Start after `first` steps, whose state is saved. `now`: the clock of save_every_minutes, in seconds. Every rank calls this."""
-        self._setup = setup
+        """Start after `first` steps, whose state is saved. Every rank calls this.
+
+        `base`: the tensor digest of the checkpoint that the run began with. `now`: the clock of save_every_minutes, in seconds.
+        """
+        self._run = run
+        self._model = model
+        self._optimizer = optimizer
+        self._base = base
+        self._checks = checks
+        self._clock = clock
+        self._world = world
         self._saved = first
         self._update = update
         self._source = source
         self._now = now
         self._began = now()
-        self._world = setup.world.of_another_thread()
+        self._writing_world = world.of_another_thread()
         self._writing: _Writing | None = None
 
     def __enter__(self) -> Self:
@@ -65,7 +84,7 @@ class Saver:
 
     def save_if_due(self, finished: int) -> None:
         """Save the state after `finished` steps if section runtime.training asks for it, or the run is at its end."""
-        if self._is_due(finished, self._setup.run):
+        if self._is_due(finished):
             self.save(finished)
 
     def save(self, finished: int) -> None:
@@ -73,15 +92,24 @@ class Saver:
         if finished == self._saved:
             return
         self.finish()
-        setup, run = self._setup, self._setup.run
+        run = self._run
         prompts, pending = self._source.end(finished)
-        notes: dict[str, Any] = {**self._update.saved, PROMPTS: prompts, GATES: setup.checks.saved}
+        notes: dict[str, Any] = {**self._update.saved, PROMPTS: prompts, GATES: self._checks.saved}
         if run.training.staleness:
             notes[AHEAD] = len(pending.batches)
         beside = partial(prefetch_state.write, pending=pending)
-        model, optimizer, keep = setup.policy.model, setup.optimizer, run.runtime.training.keep_states
         self._writing = _Writing(
-            tensors.prepared(run.state, finished, model, optimizer, self._world, notes, keep, setup.base, beside)
+            tensors.prepared(
+                run.state,
+                finished,
+                self._model,
+                self._optimizer,
+                self._writing_world,
+                notes,
+                run.runtime.training.keep_states,
+                self._base,
+                beside,
+            )
         )
         self._saved, self._began = finished, self._now()
         if run.training.staleness:
@@ -92,14 +120,14 @@ class Saver:
         writing, self._writing = self._writing, None
         if writing is not None:
             writing.finish()
-        self._setup.clock.lap("save")
+        self._clock.lap("save")
 
-    def _is_due(self, finished: int, run: TrainingRun) -> bool:
-        runtime = run.runtime.training
-        if finished % runtime.save_every == 0 or finished == run.training.steps:
+    def _is_due(self, finished: int) -> bool:
+        runtime = self._run.runtime.training
+        if finished % runtime.save_every == 0 or finished == self._run.training.steps:
             return True
         minutes = runtime.save_every_minutes
-        return minutes is not None and bool(self._setup.world.broadcast(self._now() - self._began >= 60 * minutes))
+        return minutes is not None and bool(self._world.broadcast(self._now() - self._began >= 60 * minutes))
 
 
 class _Writing:

@@ -19,7 +19,7 @@ from dagrpo.checkpoints.lora_layers import low_rank_updates
 from dagrpo.checkpoints.tensor_hash import in_hex, tensor_hash
 from dagrpo.checkpoints.tensors import raw_bytes
 from dagrpo.trainer.batches.budget import Budget
-from dagrpo.trainer.sync.digest_table import Computed, Hash, TensorDigests
+from dagrpo.trainer.state.digest_table import Computed, Hash, TensorDigests
 from dagrpo.utils.distributed import World
 
 THREADS = 4  # that hash: the number of whole tensors in memory at a time

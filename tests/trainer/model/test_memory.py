@@ -11,10 +11,10 @@ from tests.trainer import runs
 from dagrpo.checkpoints.source import open_tensors
 from dagrpo.checkpoints.tensors import parameter_count
 from dagrpo.core.errors import UserError
-from dagrpo.trainer.checks import memory
 from dagrpo.trainer.config.lora import TrainedLora
 from dagrpo.trainer.config.sft import Sft
 from dagrpo.trainer.config.training import Training
+from dagrpo.trainer.model import memory
 from dagrpo.utils.distributed import single_process
 
 

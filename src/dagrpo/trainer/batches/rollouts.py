@@ -3,7 +3,7 @@
 step_sampler.py samples and grades them.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -14,8 +14,11 @@ from torch import Tensor
 from dagrpo.core.trajectory import GradedTrajectory, TokenSample, Trajectory
 from dagrpo.trainer.batches.batch import Batch, TokenSequences
 from dagrpo.trainer.batches.sampling_mask import TokenSupport
-from dagrpo.trainer.sampling.dynamic_sampling import Flags, spread
 from dagrpo.utils.distributed import World
+
+Flags = NDArray[np.bool_]
+CUT_OFF_GROUPS = "rollout/cut_off_groups"
+CUT_OFF_TOKENS = "rollout/cut_off_tokens"
 
 
 def version_of(finished: int) -> str:
@@ -26,6 +29,18 @@ def version_of(finished: int) -> str:
 def steps_of(version: str) -> int:
     """Return the number of finished steps in weights of this name."""
     return int(version.removeprefix("step_"))
+
+
+def spread(values: Sequence[float] | NDArray[np.float32], learned: Sequence[bool], group_size: int) -> Flags:
+    """Return whether two learned trajectories of each group differ in value. [trajectories] -> [groups]
+
+    A non-finite value differs from everything, so that the update sees it and is skipped.
+    """
+    table = np.asarray(values, dtype=np.float32).reshape(-1, group_size)
+    counts = np.asarray(learned, dtype=np.bool_).reshape(table.shape)
+    largest = np.where(counts, table, -np.inf).max(axis=1)
+    smallest = np.where(counts, table, np.inf).min(axis=1)
+    return np.asarray((largest > smallest) | (counts & ~np.isfinite(table)).any(axis=1))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
