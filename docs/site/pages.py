@@ -66,7 +66,7 @@ one. The differences:
 - **Speed and place**: passes are of the script's tokens, at most 16,384; offload, recomputation and the layout of processes are those of
   the hardware preset. A server has as many GPUs as in the script, up to those of the machine, and one for pictures. States are saved
   every 20 steps where a script saves none.
-- **NPUs**: a script for Ascend's NPUs is a preset for GPUs. `runtime.device: npu` sets it on NPUs, which was [never run](gpu.md#npus).
+- **NPUs**: a script for Ascend's NPUs is a preset for GPUs.
 - **LoRA**: the engine gets merged weights; where a model takes pictures, its vision tower is frozen.
 - **Megatron-LM** has one budget for prompt and completion, divides by the population's standard deviation, and ends after 48,828,125
   samples; the steps are the task's where the script's text names none.

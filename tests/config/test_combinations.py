@@ -349,18 +349,6 @@ SEEING = {"fresh": {"vision": {"family": "qwen2_5_vl"}}}
             {"runtime": {"teacher": {"threads": 2, "servers": ["http://127.0.0.1:30000"]}}},
             "runtime.teacher.threads is 2, and runtime.teacher.servers names servers that run elsewhere",
         ),
-        (
-            {"runtime": {"device": "npu", "engine": {"replicas": 2}}},
-            "runtime.engine.replicas is 2, which is not supported on NPUs: set it to 1, or runtime.device to null",
-        ),
-        (
-            {"runtime": {"device": "npu", "engine": {"weight_sync": "tensors"}}},
-            "runtime.engine.weight_sync is tensors, which is not supported on NPUs: set it to folder",
-        ),
-        (
-            {"runtime": {"device": "npu", "engine": {"attention_backend": "fa3"}}},
-            "runtime.engine.attention_backend is fa3, which is not supported on NPUs: set it to null",
-        ),
         ({"runtime": {"teacher": {"weight_sync": "folder"}}}, "a teacher's weights are loaded once and never synced"),
         ({"runtime": {"teacher": {"release_memory": True}}}, "release_memory are not for a teacher"),
     ],

@@ -15,7 +15,6 @@ from dagrpo.engine import engine_of
 from dagrpo.pipeline.declaration import SEED, Stage
 from dagrpo.pipeline.identity import code_digest
 from dagrpo.trainer.config.runtime import Runtime
-from dagrpo.utils.accelerator import NPU
 from dagrpo.utils.environment import environment
 from dagrpo.utils.files import digest_of, read_json, sha256_of
 from dagrpo.utils.manifest import MANIFEST, FileEntry, fault_of_size, fault_since_read, listed_files, noted_sha256
@@ -113,9 +112,7 @@ def record_of(stage: Stage, options: argparse.Namespace) -> dict[str, Any]:
         "job": options.job.stem,
         "params": job["params"],
         "code": code_digest(job["code"]),
-        "environment": environment(
-            on_gpu=bool(stage.needs(runtime).gpus), npu=runtime.device == NPU, packages=packages
-        ),
+        "environment": environment(on_gpu=bool(stage.needs(runtime).gpus), packages=packages),
         "inputs": digests,
     }
     is_seeded = stage.seeded(job["params"], inputs_of(options))

@@ -37,7 +37,6 @@ from dagrpo.pipeline.record import (
 from dagrpo.tracking.attempt import noted
 from dagrpo.tracking.variations import TRY
 from dagrpo.trainer.config.runtime import Runtime
-from dagrpo.utils import accelerator
 from dagrpo.utils.failures import MISTAKE, TRANSIENT, exit_code_of, place_of, sentence_of, words_of
 from dagrpo.utils.files import copy, digest_of, read_json, replace_folder, sha256_of, share, write_json
 from dagrpo.utils.full_disk import NO_ROOM, full_disk_naming
@@ -127,7 +126,6 @@ def _execute_part(stage: Stage, options: argparse.Namespace, shared: Shared) -> 
     inputs, outputs = inputs_of(options), outputs_of(options)
     stopwatch = Stopwatch(Path.cwd())
     runtime = runtime_of(options.runtime)
-    accelerator.choose(runtime.device)
     threads = threads_of(stage, runtime)
     record = record_of(stage, options)
     if stage.spreads and restored(state_folder(stage, record), outputs):

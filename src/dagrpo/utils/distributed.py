@@ -24,7 +24,6 @@ from torch._C._distributed_c10d import (  # torch.distributed, for which no type
 )
 
 from dagrpo.core.errors import TransientError, UserError
-from dagrpo.utils.accelerator import COLLECTIVES, NPU, kind
 from dagrpo.utils.determinism import add_up_in_one_order
 
 # The ranks wait on gloo while rank 0 samples, grades or writes, which may take hours; when one dies, the launcher ends all.
@@ -165,7 +164,7 @@ def process_group(threads: int = 1, *, deterministic: bool = False, copies: int 
         yield single_process()
         return
     device = _device()
-    backend = COLLECTIVES[device.type]
+    backend = "gloo" if device.type == "cpu" else "cpu:gloo,cuda:nccl"  # gloo for what is on the CPU
     # With its device NCCL connects the ranks at once, and not in the middle of the first collective.
     own = device if device.type == "cuda" else None
     if own is not None and deterministic:
@@ -264,16 +263,13 @@ def _rendezvous(size: int) -> Any:  # a store of torch.distributed
 
 
 def _device() -> torch.device:
-    found = kind()
-    if found == "cpu":
+    if not torch.cuda.is_available():
         return torch.device("cpu")
-    of_kind = torch.get_device_module(found)
-    processes, devices = int(os.environ.get("LOCAL_WORLD_SIZE", "1")), of_kind.device_count()
+    processes, devices = int(os.environ.get("LOCAL_WORLD_SIZE", "1")), torch.cuda.device_count()
     if processes > devices:  # in every rank, so that rank 0 reports it
-        named = "NPUs" if found == NPU else "GPUs"
         raise UserError(
-            f"runtime.training.processes is {processes}, but this machine has {devices} {named}, one for each: set it to {devices}."
+            f"runtime.training.processes is {processes}, but this machine has {devices} GPUs, one for each: set it to {devices}."
         )
-    device = torch.device(found, int(os.environ.get("LOCAL_RANK", "0")))
-    of_kind.set_device(device)
+    device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+    torch.cuda.set_device(device)
     return device

@@ -19,17 +19,16 @@ GIT_TIMEOUT_SECONDS = 10
 GPUS = Path("/proc/driver/nvidia/gpus")
 
 
-def environment(*, on_gpu: bool, npu: bool = False, packages: Sequence[str] = ()) -> dict[str, str]:
+def environment(*, on_gpu: bool, packages: Sequence[str] = ()) -> dict[str, str]:
     """Return what can change results: versions of libraries, architecture, device. Part of provenance and of a stage's identity.
 
-    on_gpu: the stage uses a GPU if there is one. npu: it uses NPUs in their place. packages: those of the stage's plug-ins, in addition.
+    on_gpu: the stage uses a GPU if there is one. packages: those of the stage's plug-ins, in addition.
     """
     installed = {name: installed for name in dict.fromkeys((*PACKAGES, *packages)) if (installed := version_of(name))}
-    found = "npu" if npu else "gpu" if visible_devices() else "cpu"
     return {
         "python": platform.python_version(),
         "machine": platform.machine(),
-        "device": found if on_gpu else "cpu",
+        "device": "gpu" if on_gpu and visible_devices() else "cpu",
         **installed,
     }
 

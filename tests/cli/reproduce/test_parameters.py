@@ -59,7 +59,6 @@ def test_what_a_machine_alone_knows_is_of_this_one() -> None:
         "runtime": {"engine": {"nodes": 4, "nodes_per_server": 2}},
     }
     theirs["runtime"] |= {
-        "device": "npu",
         "nodes": 2,
         "address": "0.0.0.0",
         "reward_model": {"servers": ["http://them:2"]},
@@ -69,7 +68,6 @@ def test_what_a_machine_alone_knows_is_of_this_one() -> None:
     assert params.data.mirror == "my/mirror"
     assert (params.runtime.engine.nodes, params.runtime.engine.nodes_per_server) == (0, 1)
     assert params.runtime.reward_model.servers == []
-    assert params.runtime.device is None
     assert (params.runtime.nodes, params.runtime.address) == (here.runtime.nodes, here.runtime.address)
 
 

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from dagrpo.utils.accelerator import Kind
 
 from dagrpo.core.section import HeadDtype
 from dagrpo.engine import sglang
 from dagrpo.engine.servers import Part
 from dagrpo.engine.sglang.command import (
-    NPU_ATTENTION,
     PICTURE_FLAGS,
     _further_flags,
     divided_environment,
@@ -22,7 +22,6 @@ from dagrpo.engine.sglang.command import (
     shared_environment,
     write_settings,
 )
-from dagrpo.utils.accelerator import Kind
 from dagrpo.utils.threads import READ_BY_LIBRARIES
 
 ENGINE = sglang.Config(tensor_parallel=2, max_total_tokens=2048, max_running_requests=7, request_timeout=900)
@@ -97,25 +96,6 @@ def test_a_cpu_server_always_honours_seeds_and_a_gpu_server_when_asked(tmp_path:
     assert flag in command(tmp_path, device="cuda")
     assert flag not in command(tmp_path, device="cuda", deterministic=False)
     assert "--device=cpu" not in command(tmp_path, device="cuda")
-
-
-def test_a_server_on_an_npu_gets_the_attention_of_sglang_that_is_for_these_and_no_cuda(tmp_path: Path) -> None:
-    from sglang.srt.arg_groups.choices import ATTENTION_BACKEND_CHOICES
-
-    line = server_command(
-        tmp_path,
-        ENGINE,
-        31000,
-        tmp_path / "s.yaml",
-        dtype="float32",
-        head_dtype=None,
-        device="npu",
-        deterministic=True,
-        version="v-1",
-    )
-    assert {"--device=npu", f"--attention-backend={NPU_ATTENTION}", "--enable-deterministic-inference"} <= {*line}
-    assert NPU_ATTENTION in ATTENTION_BACKEND_CHOICES
-    assert "CUDA_HOME" not in server_environment({}, tmp_path, device="npu")
 
 
 def test_a_gpu_server_in_float32_gets_an_attention_that_takes_it(tmp_path: Path) -> None:

@@ -36,7 +36,6 @@ OF_THE_MACHINE = (
     "runtime.teacher.weights_folder",
     "runtime.reward_model.servers",
     "runtime.reward_model.weights_folder",
-    "runtime.device",
     "runtime.nodes",
     "runtime.address",
     "runtime.node_timeout",

@@ -8,14 +8,13 @@ import os
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from dagrpo.core.section import HeadDtype
 from dagrpo.engine.interface import AdapterForm
 from dagrpo.engine.servers import Part
 from dagrpo.engine.sglang import PREFILL_TOKENS, Argument, Config
 from dagrpo.engine.sglang.toolkit import compiler_environment, with_cuda_runtime
-from dagrpo.utils.accelerator import NPU, Kind
 from dagrpo.utils.child_variables import LOOPBACK, is_of_a_launcher
 from dagrpo.utils.threads import READ_BY_LIBRARIES
 
@@ -57,7 +56,7 @@ COMPUTING = (
     "OMP_NUM_THREADS",
     "MKL_NUM_THREADS",
 )  # set to runtime.engine.threads: these libraries start threads only with the first computation
-NPU_ATTENTION = "ascend"
+Kind = Literal["cpu", "cuda"]
 # A classifier reads the last token of a whole conversation, which must not be cut, nor begin with tokens of another one's cache.
 CLASSIFIER_FLAGS = ("--is-embedding", "--disable-radix-cache")
 # A server that can leave its GPU and come back (torch-memory-saver). What it captures in CUDA graphs stays: a few hundred MB.
@@ -128,7 +127,7 @@ def server_command(
         "--sleep-on-idle",
         *(() if has_weights else ("--load-format=dummy",)),  # they come with the next weight sync
         *(("--enable-fp32-lm-head",) if head_dtype == "float32" else ()),
-        *(CPU_FLAGS if device == "cpu" else _gpu_flags(config, dtype, device, deterministic=deterministic)),
+        *(CPU_FLAGS if device == "cpu" else _gpu_flags(config, dtype, deterministic=deterministic)),
         *(CLASSIFIER_FLAGS if classifies else ()),
         *((CPU_MEMORY_FLAG,) if classifies and device == "cpu" else ()),
         *(MEMORY_FLAGS if config.release_memory else ()),
@@ -156,14 +155,12 @@ def _part_flags(part: Part | None) -> dict[str, str]:
     return {} if part is None else {"nnodes": str(part.of), "node-rank": str(part.number), "dist-init-addr": part.store}
 
 
-def _gpu_flags(config: Config, dtype: str, device: Kind, *, deterministic: bool) -> tuple[str, ...]:
-    """Return the flags that only a server on a GPU gets, or on an NPU."""
+def _gpu_flags(config: Config, dtype: str, *, deterministic: bool) -> tuple[str, ...]:
+    """Return the flags that only a server on a GPU gets."""
     attention = config.attention_backend or (FLOAT32_ATTENTION if dtype == "float32" else None)
-    attention = NPU_ATTENTION if device == NPU else attention
     return (
-        *(("--device=npu",) if device == NPU else ()),
         # Beyond its largest graph SGLang decodes without one, several times as slowly; its own choice is 32 to 256 requests.
-        *((f"--cuda-graph-max-bs-decode={config.max_running_requests}",) if device == "cuda" else ()),
+        f"--cuda-graph-max-bs-decode={config.max_running_requests}",
         *(() if attention is None else (f"--attention-backend={attention}",)),
         *(("--enable-deterministic-inference",) if deterministic else ()),
     )
@@ -205,7 +202,7 @@ def server_environment(
         "SGLANG_LOGGING_CONFIG_PATH": str(scratch / LOGGING),
     }
     on_cpu = CPU_ENVIRONMENT | dict.fromkeys(COMPUTING, str(threads))
-    of_device = on_cpu if device == "cpu" else compiler_environment(outer) if device == "cuda" else {}
+    of_device = on_cpu if device == "cpu" else compiler_environment(outer)
     runtime = {"LD_LIBRARY_PATH": with_cuda_runtime(outer)} if leaves and device == "cuda" else {}
     return outer | ENVIRONMENT | of_device | runtime | own
 

@@ -35,6 +35,7 @@ from dagrpo.engine.servers import Part
 from dagrpo.engine.sglang import Config
 from dagrpo.engine.sglang.command import (
     HOST,
+    Kind,
     divided_environment,
     picture_environment,
     server_command,
@@ -45,7 +46,6 @@ from dagrpo.engine.sglang.command import (
 from dagrpo.engine.sglang.model_check import require_servable
 from dagrpo.engine.sglang.startup import SECONDS_BETWEEN_CHECKS, wait_until_ready
 from dagrpo.models.pictures import takes_pictures
-from dagrpo.utils import accelerator
 from dagrpo.utils.child_variables import interface_of, sockets_between_nodes
 from dagrpo.utils.console import waiting
 from dagrpo.utils.devices import VISIBLE
@@ -211,7 +211,9 @@ class SGLangServer:
         return f"{what} ({how}): {reason} (log: {self._log})"
 
     def _launch(self, port: int) -> WatchedProcess:
-        device = accelerator.kind()
+        import torch
+
+        device: Kind = "cuda" if torch.cuda.is_available() else "cpu"
         section = REWARD_MODEL if self._classifies else POLICY
         if device == "cpu" and (reason := self._config.without_a_gpu) is not None:
             raise UserError(f"{section}.{reason}.")

@@ -4,7 +4,6 @@ Apart from the names of the engines, it is part of no stage's identity, of no re
 recorded with each execution. Batch sizes, numbers of threads or processes, layouts and compilation may change the last bits.
 """
 
-from itertools import product
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
@@ -29,15 +28,6 @@ ADDRESS = r"^[A-Za-z0-9][A-Za-z0-9.\-]*(:[0-9]{1,5})?$"
 MOST_BATCH_TOKENS = 1 << 30
 LEAST_THREADS = 2  # of a stage that trains on a CPU, all processes together, where none are asked for
 _DEFAULT_ENGINE: Any = {}
-ON_NPUS: dict[str, tuple[Any, ...]] = {  # what an engine may have there
-    "replicas": (1,),
-    "nodes": (0,),
-    "release_memory": (False,),
-    "own_gpus": (False,),
-    "weight_sync": ("folder", None),
-    "attention_backend": (None,),
-}
-
 
 HeadChunk = Annotated[int, Field(ge=1, le=MOST_BATCH_TOKENS)] | None
 CHECKPOINTING = (
@@ -228,11 +218,6 @@ class Runtime(Section):
         description="Longest time that a job of SLURM asks for, in minutes: the limit of its partition. Stages of a group share it. "
         "Training and supervised fine-tuning that take longer resume in the next job (Snakemake's retries).",
     )
-    device: Literal["npu"] | None = Field(
-        None,
-        description="Device of all processes and servers. null: GPUs where torch finds them, else the CPU. npu: Ascend's NPUs, by "
-        "torch_npu, HCCL and SGLang's attention ascend; never run (docs/gpu.md).",
-    )
     keep_rollouts: KeepRollouts = Field(
         "all",
         description="Contents of the tables of training's rollouts beside rewards, verdicts and lengths, which they always have. all: "
@@ -269,16 +254,3 @@ class Runtime(Section):
     ) -> None:
         """Raise UserError if an engine cannot work with the other sections."""
         check_engines(self, model=model, rollout=rollout, reward=reward, algorithm=algorithm, training=training)
-        if self.device == "npu":
-            self._check_for_npus()
-
-    def _check_for_npus(self) -> None:
-        """Raise UserError for what needs CUDA, or was not written for NPUs."""
-        engines = [(name, getattr(self, name)) for name in ("engine", "teacher", "reward_model")]
-        for (name, config), (key, values) in product(engines, ON_NPUS.items()):
-            if (own := getattr(config, key, values[0])) not in values:
-                remedy = "null" if values[0] is None else str(values[0]).lower()
-                raise UserError(
-                    f"runtime.{name}.{key} is {str(own).lower()}, which is not supported on NPUs: set it to {remedy}, or "
-                    "runtime.device to null"
-                )

@@ -34,7 +34,6 @@ ONLY: Mapping[str, tuple[Any, str]] = {
         "set it to null, and runtime.training.save_every to a number of steps",
     ),
     "runtime.training.shard_within": ("all", ""),
-    "runtime.device": (None, ""),
     "runtime.engine.servers": ([], "leave it out: the trainer starts its own"),
     "runtime.engine.own_gpus": (False, ""),
 }
