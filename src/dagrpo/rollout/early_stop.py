@@ -187,10 +187,15 @@ class EarlyStop:
 
         Errors of an agent while it is cut off are ignored.
         """
+        # Marked before anything is awaited: an agent that catches the cancellation, or a tool that ends just now, must not send
+        # another request (`send` looks here), and a group that ends just now must not be judged as well.
         self._cut |= {*groups.values()}
         self._cuttable -= self._cut
+        # Cancelled before the engine aborts: in the other order an aborted request would come back to its agent as an answer,
+        # and the agent would go on with the next turn.
         for task in groups:
             task.cancel()
+        # The engine hands over what it had sampled, since the cancelled tasks no longer take their answers.
         for each in await self._engine.abort([str(position) for position in groups.values()]):
             self._taken(int(each.session), each.request.seed, each.completion)
         await _wait_for_end(groups)

@@ -1,6 +1,6 @@
 """Policy update of one GRPO step, by all ranks together."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -8,9 +8,8 @@ import torch
 from torch import Tensor
 
 from dagrpo.algorithms.config import Algorithm
-from dagrpo.trainer.batches.batch import Batch, MicroBatch
+from dagrpo.trainer.batches.batch import Batch
 from dagrpo.trainer.batches.budget import Budget
-from dagrpo.trainer.batches.micro_batches import Part
 from dagrpo.trainer.batches.rollouts import Rollouts
 from dagrpo.trainer.clock import Clock
 from dagrpo.trainer.config.training import Training
@@ -94,7 +93,8 @@ class PolicyUpdate:
         self._hashed_by = hashed_by or usual_hash(world)
         trained = sum(weight.numel() for weight in policy.parameters() if weight.requires_grad)
         self._digests_every = recorded_every(trained, training.digests_every)
-        self._trained_tower = _trained_tower(policy)
+        tower = tower_module(policy.model)
+        self._trained_tower = [] if tower is None else [each for each in tower.parameters() if each.requires_grad]
         self.loss_scale = LossScale(saved.get(LOSS_SCALE)) if training.dtype == "float16" else None
         self._overflowed = 0  # of the step's updates
 
@@ -132,8 +132,24 @@ class PolicyUpdate:
 
     def computed_before(self, batch: Batch) -> BeforeUpdate:
         """Compute the logprobs before the update unconditionally (see `before`)."""
+        objective, world = self.objective, self._world
+        seen = StepTokens.zeros(
+            len(batch.rollout_logprobs),
+            world.device,
+            collision=objective.extras_before.collision,
+            reference_logprobs=objective.penalises,
+        )
         with advice_on_memory(*self._passes.limit_of_memory), torch.no_grad():
-            return self._computed_before(batch)
+            splitter = self._passes.splitter(batch)
+            # Cut into the micro-batches of the updates: the shape of a batch decides the last bits, and with the same bits the first
+            # update's ratio to these logprobs is exactly 1.
+            for number in range(self._training.mini_batches):
+                spans = splitter.arranged(self._mini_batches.spans(batch, number), world.size)
+                for part in splitter.micro_batches(spans, world.rank, world.size):
+                    micro_batch, places = self._passes.laid_out(batch, part), batch.sequences.trained_places(part)
+                    reference = self._passes.of_reference(micro_batch) if objective.penalises else None
+                    seen.keep(places, self._passes.of_policy(micro_batch, objective.extras_before), reference)
+            return seen.of_all_ranks(world)
 
     def run(self, step: int, batch: Batch, before: BeforeUpdate | None = None) -> UpdateStats:
         """Update on the rollouts of `step` (0-based), whose advantages are set, in one pass.
@@ -143,40 +159,46 @@ class PolicyUpdate:
         """
         before = self.before(batch) if before is None else before
         with advice_on_memory(*self._passes.limit_of_memory):
-            stats = self._run(step, batch, before)
+            stats = self._updated(step, batch, before)
         self._passes.forget_pictures()
         return stats
 
-    def _run(self, step: int, batch: Batch, before: BeforeUpdate | None) -> UpdateStats:
-        device, tokens = self._world.device, len(batch.rollout_logprobs)
-        seen = StepTokens.zeros(tokens, device) if before is None else StepTokens.of(before, device)
-        sums, learning_rate, idle = Sums(self._world.device), 0.0, 0
-        self._overflowed = 0
-        grad_norms: list[float | None] = []
-        every = self._digests_every
-        gradients: list[PendingDigests] | None = [] if every and (step + 1) % every == 0 else None
-        of_tower: list[float] = []
-        splitter = self._passes.splitter(batch)
-        for number in range(self._training.mini_batches):
+    def _updated(self, step: int, batch: Batch, before: BeforeUpdate | None) -> UpdateStats:
+        training, world, device = self._training, self._world, self._world.device
+        # With a single update nothing was computed before: the update notes the logprobs that it computes itself.
+        seen = StepTokens.of(before, device) if before else StepTokens.zeros(len(batch.rollout_logprobs), device)
+        sums, splitter, self._overflowed = Sums(device), self._passes.splitter(batch), 0
+        records = self._digests_every > 0 and (step + 1) % self._digests_every == 0
+        pending: list[PendingDigests] = []
+        grad_norms: list[float | None] = []  # None: of an update that was skipped
+        tower_norms: list[float] = []
+        learning_rate, idle = 0.0, 0
+        for number in range(training.mini_batches):
             mini_batch = self._mini_batches.of(step, number, batch, before, splitter)
-            learning_rate = warmed_up(
-                self._training.learning_rate, mini_batch.update, self._training.learning_rate_warmup_steps
-            )
-            if mini_batch.spans:  # else all of its trajectories were left out, as every rank knows
-                losses = self._accumulate(batch, mini_batch, seen, sums, is_first=before is None)
-                if gradients is not None:
-                    gradients.append(gradient_digests(self._policy.model, self._world, self._hashed_by))
-                of_tower += [gradient_norm(self._trained_tower)] if self._trained_tower else []
-                grad_norms.append(self._apply(mini_batch, losses, learning_rate))
-                idle += not any(mini_batch.lengths.tokens)
+            learning_rate = warmed_up(training.learning_rate, mini_batch.update, training.learning_rate_warmup_steps)
+            if not mini_batch.spans:  # all of its trajectories were left out, as every rank knows
+                continue
+            losses = self._accumulate(batch, mini_batch, seen, sums, is_first=before is None)
+            # Digests are of the gradient as the backward passes leave it: to apply it clips it in place, then drops it.
+            # They wait on the device; reading one here would have it idle in every update.
+            if records:
+                pending.append(gradient_digests(self._policy.model, world, self._hashed_by))
+            if self._trained_tower:
+                tower_norms.append(gradient_norm(self._trained_tower))
+            grad_norms.append(self._apply(mini_batch, losses, learning_rate))
+            idle += not any(mini_batch.lengths.tokens)
         assert grad_norms, "refused before: a step without a single trajectory to learn from"
-        total = sums.over_ranks(self._world)
-        old = seen.of_all_ranks(self._world) if before is None else before
+        # Collectives from here on, in the same order in every rank: sums, tokens, then all digests in one.
+        total = sums.over_ranks(world)
+        old = seen.of_all_ranks(world) if before is None else before
         counted = batch.counted_tokens()
         entropy, tokens = float(old.entropy[counted].mean()) if counted.any() else 0.0, max(int(counted.sum()), 1)
         coefficients, updates = self.objective.adapted(entropy), max(len(grad_norms) - idle, 1)
         if None in grad_norms:
             total, entropy = finite_or_zero(total), finite_or_zero({"entropy": entropy})["entropy"]
+        if records:  # weights last: those after the step's last update
+            pending.append(weight_digests(self._policy.model, world, self._hashed_by))
+        *of_gradients, of_weights = read(pending, world) if records else [{}]
         return UpdateStats(
             logprobs=old.logprobs,
             entropy=entropy,
@@ -185,22 +207,17 @@ class PolicyUpdate:
             metrics={name: value / tokens for name, value in total.items()} | coefficients,
             grad_norm=sum(norm or 0.0 for norm in grad_norms) / updates,
             learning_rate=learning_rate,
-            digests=self._digests(gradients),
+            digests=StepDigests(
+                computed=computed_by(world, self._budget, self._hashed_by),
+                gradients=tuple(of_gradients),
+                weights=of_weights,
+            ),
             advantages=batch.advantages,
-            vision_grad_norm=sum(of_tower) / updates if self._trained_tower else None,
+            vision_grad_norm=sum(tower_norms) / updates if self._trained_tower else None,
             skipped=grad_norms.count(None),
             overflowed=self._overflowed,
             loss_scale=None if self.loss_scale is None else self.loss_scale.value,
         )
-
-    def _digests(self, gradients: Sequence[PendingDigests] | None) -> StepDigests:
-        """Return the digests of gradients and weights; gradients None: the step's digests are not recorded."""
-        computed = computed_by(self._world, self._budget, self._hashed_by)
-        if gradients is None:
-            return StepDigests(computed=computed, gradients=(), weights={})
-        weights = weight_digests(self._policy.model, self._world, self._hashed_by)
-        *of_gradients, of_weights = read([*gradients, weights], self._world)
-        return StepDigests(computed=computed, gradients=tuple(of_gradients), weights=of_weights)
 
     def _apply(self, mini_batch: MiniBatch, losses: Tensor, learning_rate: float) -> float | None:
         """Update the weights and return the gradient's norm: 0, without an update, if no sequence counts.
@@ -211,36 +228,18 @@ class PolicyUpdate:
             self._optimizer.zero_grad(set_to_none=True)
             return 0.0
         norm = clipped_norm(self._optimizer, self._training.max_grad_norm)
+        is_finite = False
         # A loss that reads no advantages is finite whatever the rewards are.
-        if not mini_batch.has_numbers or not self._all_finite(losses, norm):
+        if mini_batch.has_numbers:
+            is_finite = finite_everywhere(torch.stack([losses, losses.new_tensor(norm)]), self._world)
+            # Finite losses with a gradient that is not are an overflow of the scaled loss: halve the scale, and go on.
+            if self.loss_scale is not None and (is_finite or finite_everywhere(losses, self._world)):
+                self._overflowed += self.loss_scale.adapt(is_finite=is_finite)
+        if not is_finite:
             self._optimizer.zero_grad(set_to_none=True)
             return None
         take_step(self._optimizer, learning_rate)
         return norm
-
-    def _all_finite(self, losses: Tensor, norm: float) -> bool:
-        """Return True if all ranks' losses and the gradient's norm are finite; adapt the loss scale if the losses are."""
-        is_finite = finite_everywhere(torch.stack([losses, losses.new_tensor(norm)]), self._world)
-        if self.loss_scale is not None and (is_finite or finite_everywhere(losses, self._world)):
-            self._overflowed += self.loss_scale.adapt(is_finite=is_finite)
-        return is_finite
-
-    def _computed_before(self, batch: Batch) -> BeforeUpdate:
-        extras, splitter = self.objective.extras_before, self._passes.splitter(batch)
-        seen = StepTokens.zeros(
-            len(batch.rollout_logprobs),
-            self._world.device,
-            collision=extras.collision,
-            reference_logprobs=self.objective.penalises,
-        )
-        # Cut as the updates are, so that the first update computes the same bits.
-        for number in range(self._training.mini_batches):
-            spans = splitter.arranged(self._mini_batches.spans(batch, number), self._world.size)
-            for part in splitter.micro_batches(spans, self._world.rank, self._world.size):
-                micro_batch, places = self._passes.laid_out(batch, part), batch.sequences.trained_places(part)
-                reference = self._passes.of_reference(micro_batch) if self.objective.penalises else None
-                seen.keep(places, self._passes.of_policy(micro_batch, extras), reference)
-        return seen.of_all_ranks(self._world)
 
     def _accumulate(
         self, batch: Batch, mini_batch: MiniBatch, seen: StepTokens, sums: Sums, *, is_first: bool
@@ -249,24 +248,32 @@ class PolicyUpdate:
         losses = torch.zeros((), device=self._world.device)
         starts = {span.start: place for place, span in enumerate(mini_batch.spans)}
         for number, part in enumerate(mini_batch.parts, start=1):
+            # Ranks add up their gradients in the last backward pass of a mini-batch, or in each (runtime.training.reduce_gradients).
             reduce_next(self._policy, self._budget.reduce_gradients, is_last=number == len(mini_batch.parts))
             micro_batch = self._passes.laid_out(batch, part)
             outputs = self._passes.of_policy(micro_batch, self.objective.extras)
             if is_first:
                 seen.keep(batch.sequences.trained_places(part), outputs)
             counts = batch.counts_any(part)
+            # A penalty in the reward has computed the reference's logprobs before the update.
+            reference = (
+                seen.reference_logprobs(batch.sequences.trained_places(part))
+                if self.objective.penalises
+                else self._passes.of_reference(micro_batch)
+            )
             tokens = loss_input(
                 batch,
                 mini_batch,
                 part,
                 micro_batch=micro_batch,
                 outputs=outputs,
-                reference=self._reference_in_update(batch, part, micro_batch, seen),
+                reference=reference,
                 step_tokens=seen,
                 device=self._world.device,
             )
             first = starts[part[0]] if part else 0
             loss, measured = self.objective.loss(tokens, mini_batch.lengths, mini_batch.positive, first, counts=counts)
+            # float16 has no room for small gradients: they are of the loss times a scale, and divided by it before the norm is taken.
             scaled = loss if self.loss_scale is None else loss * self.loss_scale.value
             scaled.backward()  # type: ignore[no-untyped-call]
             losses += loss.detach()
@@ -274,17 +281,3 @@ class PolicyUpdate:
         if self.loss_scale is not None:
             self.loss_scale.unscale(self._policy.parameters())
         return losses
-
-    def _reference_in_update(
-        self, batch: Batch, part: Part, micro_batch: MicroBatch, seen: StepTokens
-    ) -> Tensor | None:
-        """Return the reference's logprobs: those that a penalty in the reward has computed before the update, if any."""
-        if self.objective.penalises:
-            return seen.reference_logprobs(batch.sequences.trained_places(part))
-        return self._passes.of_reference(micro_batch)
-
-
-def _trained_tower(policy: Policy) -> list[torch.nn.Parameter]:
-    """Return the trained parameters of the vision tower; [] without one, or if it is frozen."""
-    module = tower_module(policy.model)
-    return [] if module is None else [weight for weight in module.parameters() if weight.requires_grad]

@@ -44,8 +44,10 @@ def new_module(name: str) -> dict[str, Any]:
 
 def give_input(data: bytes) -> None:
     """Put data on stdin: in a pipe where it fits, else in a file."""
+    # No one writes beside the program: the process has no second thread, and one more process would count against its limits. So
+    # all data has to be there before it starts. A pipe takes 64 KiB without a reader, and opens no file in the common case.
     reading, writing = os.pipe()
-    os.set_blocking(writing, False)
+    os.set_blocking(writing, False)  # a full pipe says so, where a blocking write would wait forever
     try:
         written = os.write(writing, data) if data else 0
     except BlockingIOError:
@@ -58,9 +60,10 @@ def give_input(data: bytes) -> None:
         file = tempfile.TemporaryFile(dir="/tmp")  # noqa: SIM115 the program reads it
         file.write(data)
         file.seek(0)
-        reading = os.dup(file.fileno())
+        reading = os.dup(file.fileno())  # the file has no name any more: it lives as long as a descriptor is open
     os.dup2(reading, 0)
     os.close(reading)
+    # closefd: the program may drop or replace sys.stdin, and descriptor 0 must not become free for what it opens next.
     sys.stdin = open(0, encoding="utf-8", errors="replace", closefd=False)  # noqa: SIM115
 
 
