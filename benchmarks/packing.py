@@ -39,7 +39,7 @@ class Way:
     share_prompts: bool
 
 
-WAYS = (Way("padded", False), Way("padded", True), Way("packed", False), Way("packed", True))
+WAYS = (Way("padded", False), Way("packed", False), Way("packed", True))
 
 
 def main() -> None:

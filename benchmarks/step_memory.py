@@ -36,7 +36,7 @@ from dagrpo.pipeline.plan.training import of_train
 from dagrpo.trainer.batches.batch import Batch, TokenSequences
 from dagrpo.trainer.model.fsdp import load_policy, load_reference
 from dagrpo.trainer.model.optimizer import policy_optimizer
-from dagrpo.trainer.model.sharing import resolved
+from dagrpo.trainer.model.prepare import resolved
 from dagrpo.trainer.update.policy_update import PolicyUpdate
 from dagrpo.utils.distributed import single_process
 

@@ -187,12 +187,8 @@ SEEING = {"fresh": {"vision": {"family": "qwen2_5_vl"}}}
         ),
         ({"model": SEEING, "sft": {"lora": {"rank": 8}}}, "set sft.vision to frozen, or sft.lora.vision to true"),
         (
-            {"runtime": {"training": {"share_prompts": True, "layout": "padded", "processes": 2}}},
-            "runtime.training.share_prompts needs a second forward pass wherever samples share a prompt, but all processes",
-        ),
-        (
-            {"runtime": {"training": {"share_prompts": True, "activation_checkpointing": True}}},
-            "with padded sequences, runtime.training.share_prompts cannot be combined with activation_checkpointing: set",
+            {"runtime": {"training": {"share_prompts": True, "layout": "padded"}}},
+            "runtime.training.share_prompts is true and layout padded, and prompts are shared only in packed rows",
         ),
         (
             {"model": SEEING, "runtime": {"training": {"layout": "packed"}}},

@@ -24,7 +24,6 @@ from dagrpo.checkpoints.lora_layers import low_rank_updates
 from dagrpo.core.errors import UserError
 from dagrpo.trainer.batches.batch import MicroBatch, TokenSequences
 from dagrpo.trainer.config.lora import Lora
-from dagrpo.trainer.config.runtime import Layout
 from dagrpo.trainer.model import packed_attention
 from dagrpo.trainer.model.compilation import compile_layers, prepare_compilation
 from dagrpo.trainer.model.fsdp import _shard_policy
@@ -217,26 +216,16 @@ def test_what_inductor_compiles_is_kept_for_the_next_run(tmp_path: Path) -> None
 
 def test_on_a_cpu_layers_are_compiled_where_it_is_asked_for_alone() -> None:
     policy, world = _policy(), World(rank=0, size=1, device=CPU)
-    compiled = [
-        prepare_compilation(policy, asked, world, "padded", share_prompts=False, backend="eager")
-        for asked in (True, None, False)
-    ]
+    compiled = [prepare_compilation(policy, asked, world, "padded", backend="eager") for asked in (True, None, False)]
     assert compiled == [True, False, False]
     assert counters["stats"]["unique_graphs"] == 1
     _computed(policy, _batch([9, 12], "padded"))
     assert counters["stats"]["unique_graphs"] == 1, "layers that are compiled no more were compiled once more"
 
 
-@pytest.mark.parametrize(
-    ("layout", "share", "reason"),
-    [
-        ("packed", False, "packed rows on a CPU"),
-        ("padded", True, "through a cache"),
-    ],
-)
-def test_what_cannot_be_compiled_is_refused_with_its_reason(layout: Layout, share: bool, reason: str) -> None:
-    with pytest.raises(UserError, match=f"compile is true, .*{reason}.*; set it to false or null"):
-        prepare_compilation(_policy(), True, World(rank=0, size=1, device=CPU), layout, share_prompts=share)
+def test_what_cannot_be_compiled_is_refused_with_its_reason() -> None:
+    with pytest.raises(UserError, match=r"compile is true, .*packed rows on a CPU.*; set it to false or null"):
+        prepare_compilation(_policy(), True, World(rank=0, size=1, device=CPU), "packed")
 
 
 @pytest.mark.parametrize("fault", ["a file in its place", "another user may write there"])
@@ -251,12 +240,12 @@ def test_without_a_folder_for_kernels_layers_are_compiled_on_no_gpu_unless_it_is
         cache.mkdir()
         cache.chmod(0o777)
     policy, gpu = _policy(), World(rank=0, size=1, device=torch.device("cuda"))  # whose layers are compiled by default
-    assert not prepare_compilation(policy, None, gpu, "padded", share_prompts=False)
+    assert not prepare_compilation(policy, None, gpu, "padded")
     said = " ".join(capsys.readouterr().err.split())
     assert "layers of this qwen2 model are not compiled (runtime.training.compile: null): there is no folder" in said
     assert str(cache) in said
     with pytest.raises(UserError, match=r"compile is true, .*there is no folder for compiled kernels \(.*cache"):
-        prepare_compilation(policy, True, gpu, "padded", share_prompts=False)
+        prepare_compilation(policy, True, gpu, "padded")
     _computed(policy, _batch([9, 12], "padded"))  # by layers that are not compiled
 
 
@@ -271,7 +260,7 @@ def test_a_layer_that_breaks_the_graph_is_refused_with_the_words_of_torch(monkey
 
     monkeypatch.setattr(Qwen2MLP, "forward", waits)
     with pytest.raises(UserError, match=r"torch says `.*graph_break"):
-        prepare_compilation(policy, True, World(rank=0, size=1, device=CPU), "padded", share_prompts=False)
+        prepare_compilation(policy, True, World(rank=0, size=1, device=CPU), "padded")
     _computed(policy, _batch([9, 12], "padded"))  # by layers that are not compiled
 
 
@@ -286,6 +275,4 @@ def test_layers_with_the_right_logprobs_and_another_gradient_are_refused(monkeyp
 
     monkeypatch.setattr(Qwen2MLP, "forward", loses_a_gradient)
     with pytest.raises(UserError, match=r"the gradient by .* of its norm"):
-        prepare_compilation(
-            policy, True, World(rank=0, size=1, device=CPU), "padded", share_prompts=False, backend="aot_eager"
-        )
+        prepare_compilation(policy, True, World(rank=0, size=1, device=CPU), "padded", backend="aot_eager")

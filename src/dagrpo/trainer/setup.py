@@ -22,7 +22,7 @@ from dagrpo.trainer.metrics.throughput import Throughput
 from dagrpo.trainer.model.fsdp import load_reference, trained_policy
 from dagrpo.trainer.model.memory import require_room
 from dagrpo.trainer.model.optimizer import policy_optimizer
-from dagrpo.trainer.model.sharing import resolved
+from dagrpo.trainer.model.prepare import resolved
 from dagrpo.trainer.run import AGENT, Report, TrainingRun, no_report
 from dagrpo.trainer.sampling import prefetch_state
 from dagrpo.trainer.sampling.held_out import HeldOutEvaluations

@@ -82,9 +82,7 @@ class FineTuning:
             activation_checkpointing=run.runtime.activation_checkpointing,
         )
         self._layout = prepare_layout(self._policy, run.runtime.layout, world, section="runtime.sft")
-        prepare_compilation(
-            self._policy, run.runtime.compile, world, self._layout, share_prompts=False, section="runtime.sft"
-        )
+        prepare_compilation(self._policy, run.runtime.compile, world, self._layout, section="runtime.sft")
         self._optimizer = adamw(
             self._policy.parameters(), run.sft.weight_decay, moments=NAMED_DTYPES[run.sft.moments_dtype]
         )

@@ -47,7 +47,7 @@ from dagrpo.trainer.model import packed_attention
 from dagrpo.trainer.model.layout import prepare_layout
 from dagrpo.trainer.model.lora import add_adapter, begin
 from dagrpo.trainer.model.policy import Policy, token_logprobs
-from dagrpo.trainer.model.sharing import resolved
+from dagrpo.trainer.model.prepare import resolved
 from dagrpo.utils.distributed import single_process
 
 CPU = torch.device("cpu")
@@ -337,25 +337,21 @@ def test_a_model_that_attends_alone_is_packed(model: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("narrow", "on_gpu", "share_prompts", "sharded", "layout"),
+    ("narrow", "on_gpu", "share_prompts", "layout"),
     [
-        (False, False, False, False, "packed"),
-        (True, False, True, True, "packed"),
-        (True, True, False, False, "packed"),
-        (True, True, True, False, "padded"),
-        (False, True, False, True, "padded"),
-        (True, True, True, True, "packed"),
-        (False, True, True, True, "packed"),
+        (False, False, False, "packed"),
+        (True, True, False, "packed"),
+        (False, True, False, "padded"),
+        (False, True, True, "packed"),
     ],
 )
-def test_who_asks_for_no_layout_gets_the_devices_own_and_several_processes_one_that_shares_prompts(
-    narrow: bool, on_gpu: bool, share_prompts: bool, sharded: bool, layout: str
+def test_who_asks_for_no_layout_gets_the_devices_own_or_one_that_shares_prompts(
+    narrow: bool, on_gpu: bool, share_prompts: bool, layout: str
 ) -> None:
-    assert usual_layout(narrow=narrow, on_gpu=on_gpu, share_prompts=share_prompts, sharded=sharded) == layout
+    assert usual_layout(narrow=narrow, on_gpu=on_gpu, share_prompts=share_prompts) == layout
 
 
 def test_packed_rows_share_prompts_where_layers_are_computed_again() -> None:
-    """Padded that is refused: see tests/config/test_combinations.py."""
     asked = {"share_prompts": True, "activation_checkpointing": True, "layout": "packed"}
     policy = Policy(Qwen2ForCausalLM(Qwen2Config(**SIZES)).eval())
     budget = resolved(TrainingRuntime.model_validate(asked), policy, single_process())

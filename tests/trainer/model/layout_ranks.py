@@ -1,8 +1,7 @@
 """`python -m dagrpo.pipeline.launch 2 tests/trainer/model/layout_ranks.py INITIAL OUT`: the layouts of a policy whose
 ranks measure unlike numbers.
 
-Each rank writes OUT/<rank>.json: the layouts, whether the default was asked for as that of several processes, and how it is refused to
-share prompts where sequences are padded.
+Each rank writes OUT/<rank>.json: the layouts, and how it is refused to share prompts where sequences are padded.
 """
 
 import json
@@ -15,13 +14,12 @@ import torch
 from torch import Tensor
 
 from dagrpo.core.errors import UserError
-from dagrpo.trainer.batches.budget import usual_layout
-from dagrpo.trainer.config.runtime import Layout, TrainingRuntime
+from dagrpo.trainer.config.runtime import TrainingRuntime
 from dagrpo.trainer.model import layout as gate
 from dagrpo.trainer.model.fsdp import load_policy
 from dagrpo.trainer.model.layout import prepare_layout
 from dagrpo.trainer.model.policy import Policy
-from dagrpo.trainer.model.sharing import resolved
+from dagrpo.trainer.model.prepare import resolved
 from dagrpo.utils.distributed import World, process_group
 
 OWN_CHANGE = gate._change
@@ -29,15 +27,7 @@ OWN_CHANGE = gate._change
 
 def run(initial: Path, out: Path, world: World) -> None:
     policy = load_policy(initial, world)
-    seen: dict[str, Any] = {"sharded": []}
-
-    def noted(*, sharded: bool, **options: bool) -> Layout:
-        seen["sharded"].append(sharded)
-        return usual_layout(sharded=sharded, **options)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(gate, "usual_layout", noted)
-        seen["alike"] = prepare_layout(policy, None, world)
+    seen: dict[str, Any] = {"alike": prepare_layout(policy, None, world)}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(gate, "MOST_NATS", gate.MOST_NATS if world.is_rank_zero else -1.0)
         seen["a difference in rank 1"] = prepare_layout(policy, None, world)

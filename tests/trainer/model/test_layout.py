@@ -83,7 +83,6 @@ def test_ranks_that_measure_unlike_numbers_take_as_many_forward_passes_and_agree
     assert seen[0] == seen[1]
     layouts = {name: seen[0][name] for name in ("alike", "a difference in rank 1", "a leak in rank 1")}
     assert [*layouts.values()] == ["packed", "padded", "padded"]
-    assert seen[0]["sharded"] == [True]
     assert seen[0]["sharing"].endswith("set runtime.training.share_prompts to false.")
 
 
@@ -185,5 +184,5 @@ def test_the_default_asks_for_the_heads_of_the_policy(monkeypatch: pytest.Monkey
     for size in (8, 12):
         model = Qwen2ForCausalLM(Qwen2Config(**SIZES | {"head_dim": size}))
         prepare_layout(Policy(model, dtype=torch.bfloat16), None, single_process(), share_prompts=True)
-    shared = {"on_gpu": False, "share_prompts": True, "sharded": False}
+    shared = {"on_gpu": False, "share_prompts": True}
     assert asked == [{"narrow": True, **shared}, {"narrow": False, **shared}]

@@ -15,7 +15,7 @@ from dagrpo.trainer.config.runtime import TrainingRuntime
 from dagrpo.trainer.config.training import Training
 from dagrpo.trainer.model.fsdp import load_reference, trained_policy
 from dagrpo.trainer.model.optimizer import policy_optimizer
-from dagrpo.trainer.model.sharing import prepare, resolved
+from dagrpo.trainer.model.prepare import prepare, resolved
 from dagrpo.trainer.state import states, tensors
 from dagrpo.trainer.state.digest_table import Hash
 from dagrpo.trainer.update.policy_update import NOT_SAVED, PolicyUpdate

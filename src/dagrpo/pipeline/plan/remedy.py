@@ -115,7 +115,7 @@ def _changes(params: Params, models: Models, machine: Machine) -> Iterator[Value
         yield {"runtime.engine.release_memory": True}
     if runtime.head_chunk_tokens is None:
         yield {f"runtime.{section}.head_chunk_tokens": HEAD_CHUNK for section in sections}
-    if not (runtime.activation_checkpointing or runtime.share_prompts):
+    if not runtime.activation_checkpointing:
         yield {f"runtime.{section}.activation_checkpointing": True for section in sections}
     if runtime.processes > 1 and runtime.reduce_gradients == "each_mini_batch":
         yield {f"runtime.{section}.reduce_gradients": "each_micro_batch" for section in sections}

@@ -138,7 +138,7 @@ def trains_itself(params: Params) -> bool:
 def of_train(params: Params, models: Models, *, gpu: bool) -> Training:
     """Return the process of the stage train. Raises UserError for an unknown task, or if the adapter names no layer."""
     training, algorithm, runtime, shape = params.training, params.algorithm, params.runtime.training, models.policy
-    layout = _layout(runtime, shape, training.dtype, gpu=gpu, sharded=runtime.processes * params.runtime.nodes > 1)
+    layout = _layout(runtime, shape, training.dtype, gpu=gpu)
     share = runtime.share_prompts
     share = usual_sharing(layout, on_gpu=gpu) if share is None else share
     batch = MicroBatch.of_training(params, Lengths.of_training(params, shape.positions), share_prompts=share)
@@ -178,7 +178,7 @@ def of_sft(params: Params, models: Models, *, gpu: bool) -> Training:
     passes = Passes(
         batch=batch,
         dtype=sft.dtype,
-        layout=_layout(runtime, shape, sft.dtype, gpu=gpu, sharded=runtime.processes > 1),
+        layout=_layout(runtime, shape, sft.dtype, gpu=gpu),
         on_gpu=gpu,
         rank=sft.lora.rank,
         checkpointed=runtime.activation_checkpointing,
@@ -203,10 +203,10 @@ def _may_compile(runtime: TrainingRuntime | SftRuntime, shape: Shape) -> bool:
     return runtime.compile is not False and not is_mixture_of_experts(shape.text)
 
 
-def _layout(runtime: TrainingRuntime | SftRuntime, shape: Shape, dtype: Dtype, *, gpu: bool, sharded: bool) -> Layout:
+def _layout(runtime: TrainingRuntime | SftRuntime, shape: Shape, dtype: Dtype, *, gpu: bool) -> Layout:
     """Return the decision of trainer/model/layout.py, as far as it is known without weights: whether the model takes pictures."""
     share = isinstance(runtime, TrainingRuntime) and bool(runtime.share_prompts)
-    usual = usual_layout(narrow=BYTES[dtype] < FLOAT32, on_gpu=gpu, share_prompts=share, sharded=sharded)
+    usual = usual_layout(narrow=BYTES[dtype] < FLOAT32, on_gpu=gpu, share_prompts=share)
     return "padded" if shape.vision is not None else runtime.layout or usual
 
 

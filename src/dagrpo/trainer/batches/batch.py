@@ -16,7 +16,6 @@ from torch.nn.utils.rnn import pad_sequence
 from dagrpo.trainer.batches.images import PaddedPictures, SequencePictures
 from dagrpo.trainer.batches.packed_rows import PackedBatch, Tail
 from dagrpo.trainer.batches.sampling_mask import PaddedSupport, TokenSupport
-from dagrpo.trainer.batches.shared_prompts import SharedPrompts
 from dagrpo.trainer.config.runtime import Layout
 
 
@@ -35,12 +34,11 @@ class PaddedBatch:
     targets: Tensor  # [tokens] int64: the token itself
     support: PaddedSupport | None = None  # sampling mask of the trained tokens; None: the whole vocabulary
     pictures: PaddedPictures | None = None  # None: no sequence shows a picture
-    prompts: SharedPrompts | None = None  # None: sequences are whole; else each begins with its prompt's last token
 
     @property
     def longest(self) -> int:
-        """Return the tokens of the longest sequence, its prompt included, or more."""
-        return self.input_ids.shape[1] + (0 if self.prompts is None else self.prompts.input_ids.shape[1])
+        """Return the tokens of the longest sequence."""
+        return self.input_ids.shape[1]
 
     def predicting(self, hidden: Tensor) -> Tensor:
         """Return the hidden states that predict the trained tokens: [sequences, length, width] -> [tokens, width]"""
@@ -144,15 +142,9 @@ class TokenSequences:
         start = self._starts[number]
         return self.token_ids[start : start + self.prompt_lengths[number]]
 
-    def padded(
-        self, numbers: Sequence[int], pad_token_id: int, device: torch.device, *, share_prompts: bool = False
-    ) -> PaddedBatch:
-        """Return some of the sequences as one padded batch, laid out on the CPU, so that the device need not be waited for.
-
-        `share_prompts`: lay out a prompt that several of them begin with once, apart from its continuations.
-        """
-        prompts = self._shared(numbers, device) if share_prompts else None
-        spans = [self._span(number, after_prompt=prompts is not None) for number in numbers]
+    def padded(self, numbers: Sequence[int], pad_token_id: int, device: torch.device) -> PaddedBatch:
+        """Return some of the sequences as one padded batch, laid out on the CPU, so that the device need not be waited for."""
+        spans = [self._span(number, after_prompt=False) for number in numbers]
         loss_mask = pad_sequence([self.loss_mask[span] for span in spans], batch_first=True)
         input_ids = pad_sequence([self.token_ids[span] for span in spans], batch_first=True, padding_value=pad_token_id)
         attention_mask = pad_sequence([torch.ones_like(self.token_ids[span]) for span in spans], batch_first=True)
@@ -164,7 +156,6 @@ class TokenSequences:
             columns=columns.to(device, non_blocking=True),
             targets=input_ids[rows, columns + 1].to(device, non_blocking=True),
             pictures=None if self.pictures is None else self.pictures.padded(numbers),
-            prompts=prompts,
         )
 
     def laid_out(
@@ -176,10 +167,11 @@ class TokenSequences:
         *,
         share_prompts: bool = False,
     ) -> MicroBatch:
-        """Return some of the sequences as one batch, padded or packed."""
+        """Return some of the sequences as one batch, padded or packed; only packed ones share prompts."""
         if layout == "packed":
             return self.packed(numbers, device, share_prompts=share_prompts)
-        return self.padded(numbers, pad_token_id, device, share_prompts=share_prompts)
+        assert not share_prompts, "refused before, see model/prepare.py"
+        return self.padded(numbers, pad_token_id, device)
 
     def packed(self, numbers: Sequence[int], device: torch.device, *, share_prompts: bool = False) -> PackedBatch:
         """Return some of the sequences, all without pictures, as one packed row.
@@ -214,10 +206,6 @@ class TokenSequences:
         """Return the slice of a sequence; `after_prompt`: of its part from the last token of its prompt on."""
         start, stop = self._starts[number : number + 2]
         return slice(start + self.prompt_lengths[number] - 1 if after_prompt else start, stop)
-
-    def _shared(self, numbers: Sequence[int], device: torch.device) -> SharedPrompts | None:
-        own = [self.prompt_numbers[number] for number in numbers]
-        return SharedPrompts.of([self.prompt(number) for number in numbers], own, device)
 
 
 def _joined(parts: Sequence[Sequence[int]], kind: type[np.generic]) -> Tensor:

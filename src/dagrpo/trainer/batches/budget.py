@@ -40,7 +40,7 @@ class Budget:
         linear_head: bool = True,
         compiled: bool = False,
     ) -> Self:
-        """Return the budget of section runtime.training, which may leave layout, sharing and compilation open (see model/sharing.py)."""
+        """Return the budget of section runtime.training, which may leave layout, sharing and compilation open (see model/prepare.py)."""
         return cls(
             sequences=runtime.micro_batch_size,
             tokens=runtime.micro_batch_tokens,
@@ -68,17 +68,9 @@ def reduction_of(runtime: TrainingRuntime | SftRuntime, *, on_gpu: bool) -> Redu
     return runtime.reduce_gradients or usual
 
 
-def usual_layout(*, narrow: bool, on_gpu: bool, share_prompts: bool = False, sharded: bool = False) -> Layout:
-    """Return the layout for `layout: null`, if the model supports it.
-
-    `narrow`: a GPU computes packed rows by its kernel for 16 bits. `sharded`: several processes train the policy
-    (FSDP); they share prompts only in packed rows.
-    """
-    if not on_gpu or (sharded and share_prompts):
-        return "packed"
-    return (
-        "packed" if narrow and not share_prompts else "padded"
-    )  # with shared prompts the kernel has not been measured
+def usual_layout(*, narrow: bool, on_gpu: bool, share_prompts: bool = False) -> Layout:
+    """Return the layout for `layout: null`, if the model supports it. `narrow`: a GPU computes packed rows by its kernel for 16 bits."""
+    return "packed" if narrow or share_prompts or not on_gpu else "padded"
 
 
 def usual_sharing(layout: Layout, *, on_gpu: bool) -> bool:
@@ -97,10 +89,8 @@ class Load:
     prompts: Mapping[int, int] = field(default_factory=dict)  # tokens of those that are computed once, by number
 
     def tokens(self, layout: Layout) -> int:
-        """Return the number of computed tokens. Padded, each sequence has as many as the longest, and each prompt as the longest prompt."""
-        if layout == "packed":
-            return self.total + sum(self.prompts.values())
-        return self.sequences * self.longest + len(self.prompts) * max(self.prompts.values(), default=0)
+        """Return the number of computed tokens. Padded, each sequence has as many as the longest."""
+        return self.sequences * self.longest if layout == "padded" else self.total + sum(self.prompts.values())
 
     def beside(self, other: "Load") -> "Load":
         """Return the load of both in one micro-batch."""

@@ -52,7 +52,7 @@ REDUCTION = (
 )
 COMPILE = (
     "Have torch compile the layers of the language model: fewer kernels, other last bits, and some minutes before the first update. Not "
-    "with experts, shared prompts in padded rows, nor packed rows on a CPU. null: true on a GPU where rollout.deterministic is false and "
+    "with experts, nor packed rows on a CPU. null: true on a GPU where rollout.deterministic is false and "
     "the model allows it."
 )
 
@@ -97,8 +97,7 @@ class TrainingRuntime(Section):
     share_prompts: bool | None = Field(
         None,
         description="Compute the prompt that the samples of a group have together once per pass, and not once per sample: the same "
-        "loss for less work; the longer the prompts, the more it saves. Not with pictures, nor, in padded rows, with layers that attend "
-        "to a window. null: true for packed rows on a CPU, else false.",
+        "loss for less work; the longer the prompts, the more it saves. Only in packed rows. null: true for those on a CPU, else false.",
     )
     processes: Annotated[int, Field(ge=1, le=MOST_PROCESSES)] = Field(
         1,
@@ -142,21 +141,11 @@ class TrainingRuntime(Section):
         return self.processes * each
 
     @model_validator(mode="after")
-    def _padded_prompts_are_shared_by_one_process(self) -> Self:
-        if self.share_prompts and self.processes > 1 and self.layout == "padded":
+    def _prompts_are_shared_in_packed_rows(self) -> Self:
+        if self.share_prompts and self.layout == "padded":
             raise UserError(
-                "with padded sequences, runtime.training.share_prompts needs a second forward pass wherever samples share a prompt, but "
-                "all processes must run the same number of passes: set runtime.training.layout to packed"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _shared_prompts_are_not_recomputed(self) -> Self:
-        if self.share_prompts and self.activation_checkpointing and self.layout != "packed":
-            raise UserError(
-                "with padded sequences, runtime.training.share_prompts cannot be combined with activation_checkpointing: set "
-                "runtime.training.layout to packed (null may mean padded, which is decided only when the model is there), or one of "
-                "the two to false"
+                "runtime.training.share_prompts is true and layout padded, and prompts are shared only in packed rows: set layout to "
+                "packed or null, or share_prompts to false"
             )
         return self
 

@@ -31,7 +31,6 @@ def prepare_compilation(
     world: World,
     layout: Layout,
     *,
-    share_prompts: bool,
     section: str = "runtime.training",
     backend: str = "inductor",
 ) -> bool:
@@ -45,7 +44,7 @@ def prepare_compilation(
     usual = world.device.type == "cuda" and not torch.are_deterministic_algorithms_enabled()
     if not (usual if requested is None else requested):
         return False
-    reason = why_not_compiled(policy, layout, share_prompts=share_prompts) or _fault(policy, world, layout, backend)
+    reason = why_not_compiled(policy, layout) or _fault(policy, world, layout, backend)
     if reason is None:
         return True
     forget_compiled(policy)
@@ -153,12 +152,11 @@ def layers_of(policy: Policy) -> list[GradientCheckpointingLayer]:
     return [each for each in layers if each not in left_out]
 
 
-def why_not_compiled(policy: Policy, layout: Layout, *, share_prompts: bool) -> str | None:
+def why_not_compiled(policy: Policy, layout: Layout) -> str | None:
     """Return the reason why the layers of this policy stay uncompiled in this layout; None if nothing rules compilation out."""
     model, packed = policy.model, layout == "packed"
     reasons = {
         "it is a mixture of experts, whose tokens are routed by their values": is_mixture_of_experts(model.config),
-        "padded sequences share prompts through a cache": share_prompts and not packed,
         "packed rows on a CPU are attended to by their lengths": packed and model.device.type == "cpu",
         "transformers does not mark its layers": not layers_of(policy),
     }

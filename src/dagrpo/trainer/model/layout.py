@@ -75,7 +75,6 @@ def _usual(policy: Policy, *, share_prompts: bool) -> Layout:
         narrow=is_packed_by_kernel(config, policy.dtype, device),
         on_gpu=device.type == "cuda",
         share_prompts=share_prompts,
-        sharded=isinstance(policy, FSDPModule),
     )
 
 

@@ -13,7 +13,6 @@ from dagrpo.checkpoints.modelling import PreTrainedModel
 from dagrpo.core.errors import UserError
 from dagrpo.trainer.batches.batch import MicroBatch, PaddedBatch
 from dagrpo.trainer.batches.packed_rows import PackedBatch
-from dagrpo.trainer.batches.shared_prompts import hidden_after
 from dagrpo.trainer.model.activation_checkpointing import checkpoint_activations
 from dagrpo.trainer.model.head import read_of_head
 from dagrpo.trainer.model.logit_stats import PLAIN, Extras, LogitProcessing, Read, Reading
@@ -125,9 +124,6 @@ class Policy(torch.nn.Module):
 
     def _hidden_of_padded(self, batch: PaddedBatch) -> Tensor:
         input_ids, attention_mask = batch.input_ids, batch.attention_mask
-        if batch.prompts is not None:
-            assert not isinstance(self, FSDPModule), "refused before: see sharing.py"
-            return hidden_after(self.model, batch.prompts, input_ids, attention_mask)
         read: dict[str, Any] = {"input_ids": input_ids, "attention_mask": attention_mask}
         if self.tower is not None:
             read = self.tower.model_inputs(input_ids, attention_mask, batch.pictures)

@@ -68,7 +68,7 @@ class PolicyUpdate:
         hashed_by: Hash | None = None,
         clock: Clock | None = None,
     ) -> None:
-        """Prepare the update. `budget`: one that the policy supports, see model/sharing.py. `hashed_by`: None for the device's default.
+        """Prepare the update. `budget`: one that the policy supports, see model/prepare.py. `hashed_by`: None for the device's default.
 
         `saved`: the notes of a state, which contain the property `saved`; {}: a new run.
         """
