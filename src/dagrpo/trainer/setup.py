@@ -1,4 +1,7 @@
-"""Parts of one rank of a training run, each given what it works with and nothing else."""
+"""Parts of one rank of a training run.
+
+Each is given what it works with, and nothing else.
+"""
 
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager

@@ -1,4 +1,7 @@
-"""Trainer backends: implementations of the stage train, by files. Each module offers one as BACKEND."""
+"""Trainer backends: implementations of the stage train, by files.
+
+Each module offers one as BACKEND.
+"""
 
 from dagrpo.trainer.config.backends import BACKENDS, Backend, Planned
 

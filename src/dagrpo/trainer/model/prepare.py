@@ -1,4 +1,7 @@
-"""Prepare a policy for what section runtime.training asks, or leaves open: layout, shared prompts, compilation."""
+"""Prepare a policy for section runtime.training: layout, shared prompts, compilation.
+
+What the section leaves open is decided here.
+"""
 
 from dagrpo.core.errors import UserError
 from dagrpo.trainer.batches.budget import Budget, usual_sharing
