@@ -189,17 +189,6 @@ def test_a_run_that_records_no_digests_says_so(inputs: Inputs, tmp_path: Path) -
         require_recorded(_read(run, run.state), [1])
 
 
-def test_a_support_that_is_not_of_its_tokens_is_refused(finished: TrainingRun, copied: Path) -> None:
-    path = _read(finished, copied).table(1)
-    table = read_parquet(path)
-    place = table.column_names.index("sampling_support")
-    for wrong in ([[[1]] * len(ids) for ids in table["completion_ids"].to_pylist()], [[], *[[[1]]] * 15]):
-        field = table.schema.field(place)
-        write_parquet(path, table.set_column(place, field, pa.array(wrong, field.type)))
-        with pytest.raises(UserError, match=r"step_00001\.parquet: `sampling_support` does not fit"):
-            read_step(path, finished.training)
-
-
 def test_a_step_is_computed_from_the_nearest_state_before_it(finished: TrainingRun) -> None:
     checks = _replayed(_read(finished, finished.state), 1, 4)
     assert [(check.step, check.after, check.difference) for check in checks] == [(1, 0, None), (4, 3, None)]

@@ -10,11 +10,9 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from dagrpo.core.errors import UserError
@@ -84,8 +82,8 @@ class _Learned:
 def read_step(path: Path, training: Training, pictures: PicturesOf = no_pictures) -> RecordedStep:
     """Return the update batch of a rollout table that the trainer has written, by the parameters `training`.
 
-    `pictures`: the files that each problem shows, which the table lacks. Raises UserError if the file is no such table, or is
-    inconsistent.
+    `pictures`: the files that each problem shows, which the table lacks. Raises UserError if the file is no such table, or
+    of other groups than the parameters.
     """
     table = without_discarded(read_table(path, TRAINING_ROLLOUTS))
     if set(table["kept"].to_pylist()) != {ALL}:
@@ -95,7 +93,7 @@ def read_step(path: Path, training: Training, pictures: PicturesOf = no_pictures
         )
     rows = table.drop_columns(SUPPORT).to_pylist()
     _require_groups(path, rows, training)
-    learned = [_learned(path, place, row) for place, row in enumerate(rows) if _is_learned(row)]
+    learned = [_learned(place, row) for place, row in enumerate(rows) if _is_learned(row)]
     if not learned:
         raise UserError(f"{path} has no trajectory to learn from: name the rollouts of another step.")
     counted = _counted(rows, training)
@@ -112,8 +110,10 @@ def read_step(path: Path, training: Training, pictures: PicturesOf = no_pictures
             rollout_logprobs=_floats([each.row["rollout_logprobs"] for each in learned]),
             positive=torch.tensor([each.row["correct"] is True for each, _, _ in samples]),
             counted=torch.tensor([counted[each.place] for each, _, _ in samples]),
-            support=_support(path, table, learned),
-            teacher_logprobs=_teacher_logprobs(path, learned),
+            support=_support(table, learned),
+            teacher_logprobs=_floats([each.row["teacher_logprobs"] for each in learned])
+            if learned[0].row["teacher_logprobs"]
+            else None,
             advantages=_floats([each.advantages for each in learned]),
         ),
         trainer_logprobs=_floats([each.row["rollout_logprobs"] for each in learned])
@@ -144,66 +144,20 @@ def _counted(rows: Sequence[Mapping[str, Any]], training: Training) -> list[bool
     return list(has_part.repeat(training.samples_per_prompt).tolist())
 
 
-def _support(path: Path, table: pa.Table, learned: Sequence[_Learned]) -> TokenSupport | None:
+def _support(table: pa.Table, learned: Sequence[_Learned]) -> TokenSupport | None:
     """Return the sampling mask of each trained token; None if no mask is recorded: the whole vocabulary."""
-    column = table.column(SUPPORT).take(pa.array([each.place for each in learned])).combine_chunks()
-    of_tokens = column.flatten()
+    of_tokens = table.column(SUPPORT).take(pa.array([each.place for each in learned])).combine_chunks().flatten()
     if not len(of_tokens):
         return None
-    tokens = np.array([token for each in learned for token in each.row["completion_ids"]])
-    lengths = pc.list_value_length(of_tokens).to_numpy()
-    ids = of_tokens.flatten().to_numpy()
-    fits = pc.list_value_length(column).to_pylist() == [len(each.row["completion_ids"]) for each in learned]
-    if not fits or not _in_support(tokens, lengths, ids):
-        raise UserError(f"{path}: `{SUPPORT}` does not fit the tokens of `completion_ids`: restore the file.")
+    lengths, ids = pc.list_value_length(of_tokens).to_numpy(), of_tokens.flatten().to_numpy()
     return TokenSupport(lengths=torch.tensor(lengths, dtype=torch.int64), token_ids=torch.tensor(ids))
 
 
-def _in_support(tokens: NDArray[np.int64], lengths: NDArray[np.int32], ids: NDArray[np.int32]) -> bool:
-    """Return whether each token is in its sampling mask. [tokens], [tokens], [sum of lengths]"""
-    places = np.arange(len(tokens)).repeat(lengths)
-    counts = np.bincount(places[tokens[places] == ids], minlength=len(tokens))
-    return bool((counts == 1).all())
-
-
-def _learned(path: Path, place: int, row: Mapping[str, Any]) -> _Learned:
+def _learned(place: int, row: Mapping[str, Any]) -> _Learned:
     prompt, completion = row["prompt_ids"], row["completion_ids"]
     whole = {"token_ids": prompt + completion, "loss_mask": [False] * len(prompt) + [True] * len(completion)}
     samples = [(each["token_ids"], each["loss_mask"]) for each in row["samples"] or [whole] if any(each["loss_mask"])]
-    learned = _Learned(place=place, samples=samples, row=row)
-    _require_aligned(path, learned)
-    return learned
-
-
-def _require_aligned(path: Path, learned: _Learned) -> None:
-    """Raise UserError, which names a column that lacks one value for each token that the policy wrote."""
-    row, tokens = learned.row, len(learned.row["completion_ids"])
-    lengths = {
-        "samples": sum(sum(mask) for _, mask in learned.samples),
-        "rollout_logprobs": len(row["rollout_logprobs"]),
-        "logprob_differences": len(row["logprob_differences"]),
-        "teacher_logprobs": len(row["teacher_logprobs"]) or tokens,
-        "token_advantages": len(learned.advantages),
-    }
-    wrong = [name for name, length in lengths.items() if length != tokens]
-    unaligned = any(len(token_ids) != len(mask) or mask[0] for token_ids, mask in learned.samples)
-    if wrong or unaligned or None in learned.advantages:
-        name = wrong[0] if wrong else "samples" if unaligned else "advantage"
-        raise UserError(
-            f"{path}: row {learned.place}: `{name}` does not fit the {tokens} tokens of `completion_ids`: restore the file."
-        )
-
-
-def _teacher_logprobs(path: Path, learned: Sequence[_Learned]) -> Tensor | None:
-    """Return the teacher's logprobs; None without a teacher. Raises UserError if only some attempts have them."""
-    without = [each.place for each in learned if not each.row["teacher_logprobs"]]
-    if len(without) == len(learned):
-        return None
-    if without:
-        raise UserError(
-            f"{path}: row {without[0]}: `teacher_logprobs` is empty, and not in every row: restore the file."
-        )
-    return _floats([each.row["teacher_logprobs"] for each in learned])
+    return _Learned(place=place, samples=samples, row=row)
 
 
 def _floats(values: list[list[float]]) -> Tensor:
