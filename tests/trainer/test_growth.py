@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from benchmarks.scale.step import parts_of
 
 from dagrpo.algorithms.aggregation import Aggregation, Lengths, weights
 
@@ -48,9 +47,3 @@ def test_a_micro_batch_reads_the_lengths_of_its_own_sequences(aggregation: Aggre
             weights(aggregation, torch.zeros(3).long(), first, lengths, max_new_tokens=3, sequences=1)
         costs.append(tokens.reads)
     assert exponent(costs) < 1.1, costs
-
-
-def test_a_step_takes_time_in_proportion_to_its_completions() -> None:
-    """From the engine's answers to the metrics, without the model: twice as many take about twice as long."""
-    costs = [min(parts_of(count, 32, rows=False)["all"][0] for _ in range(2)) for count in (128, 256, 512)]
-    assert exponent(costs) < 1.4, costs

@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import product
@@ -141,10 +140,8 @@ def test_a_run_that_is_told_to_stop_saves_its_steps_and_goes_on_to_the_same_byte
 ) -> None:
     monkeypatch.setattr(ToldWhileSampling, "at", at)
     run = _stale(inputs, tmp_path, staleness, save_every=100)
-    started = time.monotonic()
     with pytest.raises(Terminated):
         runs.execute(run, ToldWhileSampling)
-    assert time.monotonic() - started < 50
     runs.execute(run)
     assert runs.bytes_of(run) == runs.bytes_of(whole[staleness])
 

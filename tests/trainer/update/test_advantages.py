@@ -1,7 +1,6 @@
 """Which of a step's trajectories an estimator sees, and which of their tokens."""
 
 import math
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -116,21 +115,6 @@ def test_components_reach_the_estimator_with_their_weights() -> None:
     )
     found = step_advantages(replace(rollouts, components=components), _config("gdpo"), None, None)
     assert found.tolist() == pytest.approx([1.2**0.5, -(1.2**0.5), 0.3**0.5, -(0.3**0.5)], abs=1e-5)
-
-
-def test_the_time_for_advantages_grows_with_the_number_of_trajectories_and_not_with_its_square() -> None:
-    seconds = []
-    for count in (2048, 4096, 8192):
-        rollouts = _rollouts([_trajectory("p+")] * count, [1.0, 0.0] * (count // 2))
-        seconds.append(min(_seconds_for(rollouts) for _ in range(3)))
-    exponent = math.log(seconds[2] / seconds[0]) / math.log(4)
-    assert exponent < 1.5, seconds
-
-
-def _seconds_for(rollouts: Rollouts) -> float:
-    start = time.process_time()
-    step_advantages(rollouts, _config("grpo"), None, None)
-    return time.process_time() - start
 
 
 @pytest.mark.parametrize("name", ["grpo", "reinforce_plus_plus"])
