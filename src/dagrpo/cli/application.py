@@ -19,7 +19,7 @@ from dagrpo.cli.join import join
 from dagrpo.cli.new.command import new
 from dagrpo.cli.plan import plan
 from dagrpo.cli.power.command import power
-from dagrpo.cli.profiling.command import profile
+from dagrpo.cli.profile import profile
 from dagrpo.cli.publish.command import publish
 from dagrpo.cli.replay.command import replay
 from dagrpo.cli.reproduce.command import reproduce

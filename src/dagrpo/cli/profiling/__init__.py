@@ -1,1 +1,0 @@
-"""`dagrpo profile`: time of each part of a training step."""
