@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from dagrpo.utils.accelerator import Kind
 
 from dagrpo.core.section import HeadDtype
 from dagrpo.engine import sglang
 from dagrpo.engine.servers import Part
 from dagrpo.engine.sglang.command import (
     PICTURE_FLAGS,
+    Kind,
     _further_flags,
     divided_environment,
     picture_environment,
