@@ -34,7 +34,11 @@ def test_a_second_engine_trains_a_step_by_its_name_in_the_parameters(tmp_path: P
 
 def test_an_engine_is_named_by_a_folder_and_its_module_is_code_of_the_stages_that_sample() -> None:
     assert ENGINES.own_names() == ["sglang"]
-    assert selected_modules(parse({}), ())["engine"] == ["dagrpo.engine.sglang"]
+    assert selected_modules(parse({}), ())["engine"] == [
+        "dagrpo.engine.sglang",
+        "dagrpo_sglang_adapters.*",
+        "dagrpo_sglang_cpu.*",
+    ]
     assert selected_modules(parse(_with({})), ())["engine"] == ["tests.engine.scripted_plugin"]
 
 

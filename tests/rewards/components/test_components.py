@@ -8,11 +8,11 @@ from typing import Any, get_args
 import pytest
 from tests.rewards.attempts import attempt
 
-from dagrpo.config.schema import Params
 from dagrpo.core.errors import UserError
 from dagrpo.core.trajectory import GradedTrajectory
 from dagrpo.core.types import CallStatus, Score, StopReason, ToolCall
-from dagrpo.rewards.components import COMPONENTS, value_of
+from dagrpo.rewards.components import COMPONENTS, overlong, value_of
+from dagrpo.rollout.config import Rollout
 from dagrpo_answers.verifier import Verdict
 
 
@@ -99,11 +99,10 @@ def test_the_form_is_the_one_of_the_verifier() -> None:
 
 
 def test_an_overlong_penalty_that_leaves_no_length_free_is_refused() -> None:
-    overlong = COMPONENTS.get("overlong")
-    params = Params.model_validate({"rollout": {"max_new_tokens": 20}})
-    overlong.check(overlong.config(buffer=19), params)
+    rollout = Rollout(max_new_tokens=20)
+    overlong.Config(buffer=19).check(rollout)
     with pytest.raises(UserError, match=r"overlong.buffer is 20, .* lower it below rollout.max_new_tokens \(20\)"):
-        overlong.check(overlong.config(buffer=20), params)
+        overlong.Config(buffer=20).check(rollout)
 
 
 def _attempted(calls: Sequence[ToolCall] = (), **changes: Any) -> GradedTrajectory:
