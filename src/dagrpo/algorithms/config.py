@@ -43,7 +43,7 @@ class Kl(Section):
     )
 
     @model_validator(mode="after")
-    def _check_place(self) -> Self:
+    def _check_keys(self) -> Self:
         if self.corrected and self.place == "reward":
             raise UserError(
                 "algorithm.kl.corrected applies to a divergence in the loss: set algorithm.kl.place to loss, or corrected to false"
@@ -53,10 +53,6 @@ class Kl(Section):
                 f"algorithm.kl.estimator is {self.estimator}, whose + selects a gradient, but a reward has none: write "
                 f"{self.estimator.removesuffix('+')}, or set algorithm.kl.place to loss"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _check_gradient(self) -> Self:
         if self.corrected and self.estimator not in ("k1", "k3"):
             raise UserError(
                 f"algorithm.kl.corrected multiplies by a ratio, and with algorithm.kl.estimator {self.estimator} the gradient is then not "

@@ -53,7 +53,7 @@ class Teacher(Section):
         return self.source != "none"
 
     @model_validator(mode="after")
-    def _check_source(self) -> Self:
+    def _check_keys(self) -> Self:
         required = {"folder": ("folder",), "hub": ("repository", "revision")}.get(self.source, ())
         for key in ("folder", "repository", "revision"):
             if (getattr(self, key) is not None) != (key in required):
@@ -63,10 +63,6 @@ class Teacher(Section):
                     f"{'null' if key in required else 'given'}: {remedy}"
                 )
         require_commit(self.revision, "algorithm.teacher.revision")
-        return self
-
-    @model_validator(mode="after")
-    def _check_solution(self) -> Self:
         if SOLUTION not in self.solution:
             raise UserError(
                 f"algorithm.teacher.solution lacks {SOLUTION}, which is replaced by the problem's solution: insert it"

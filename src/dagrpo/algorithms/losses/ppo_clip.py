@@ -30,16 +30,12 @@ class Config(Choice):
     )
 
     @model_validator(mode="after")
-    def _clip_is_ordered(self) -> Self:
+    def _check_keys(self) -> Self:
         if self.clip_high < self.clip_low:
             raise UserError(
                 f"algorithm.loss.clip_high ({self.clip_high}) is below clip_low ({self.clip_low}): use clip_high >= clip_low "
                 "(DAPO: 0.28, 0.2)"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _dual_clip_is_outside(self) -> Self:
         if self.dual_clip is not None and self.dual_clip <= 1 + self.clip_high:
             raise UserError(
                 f"algorithm.loss.dual_clip ({self.dual_clip}) is not above 1 + clip_high ({1 + self.clip_high}), where "

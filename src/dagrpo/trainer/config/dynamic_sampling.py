@@ -61,26 +61,18 @@ class DynamicSampling(Section):
         return self.is_on and self.spread_of is not None
 
     @model_validator(mode="after")
-    def _check_aborts_need_oversampling(self) -> Self:
+    def _check_keys(self) -> Self:
         if self.max_aborts and self.oversampling == 1:
             raise UserError(
                 f"training.dynamic_sampling.max_aborts is {self.max_aborts}, but with oversampling 1 a round samples no more "
                 "prompts than the batch lacks, so that there is nothing to cut off: raise oversampling, such as to 1.25, or set "
                 "max_aborts to 0"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _check_partial_rollouts_need_aborts(self) -> Self:
         if self.partial_rollouts and not self.max_aborts:
             raise UserError(
                 "training.dynamic_sampling.partial_rollouts is true, but max_aborts is 0, so that no answer is aborted: raise max_aborts, "
                 "or set partial_rollouts to false"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _check_surplus_is_used(self) -> Self:
         if self.is_on and self.spread_of is None and not self.max_aborts:
             raise UserError(
                 "training.dynamic_sampling.spread_of is null, so that any group will do, and the surplus of its max_rounds and "

@@ -45,16 +45,12 @@ class Lora(Section):
         return self.rank > 0
 
     @model_validator(mode="after")
-    def _check_keys_need_a_rank(self) -> Self:
+    def _check_keys(self) -> Self:
         if not self.is_on and (self.target_modules is not None or self.vision):
             key = "target_modules" if self.target_modules is not None else "vision"
             raise UserError(
                 f"lora.{key} is given, but lora.rank is 0, which trains no adapter: set lora.rank, such as 16"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _check_targets_are_linear_layers(self) -> Self:
         if self.target_modules == []:
             raise UserError(
                 "lora.target_modules is empty, so that nothing would be trained: set it to null for all layers"

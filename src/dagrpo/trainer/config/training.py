@@ -143,25 +143,17 @@ class Training(Section):
         return (f"{key} is true", f"{key} to false") if self.dynamic_sampling.partial_rollouts else None
 
     @model_validator(mode="after")
-    def _check_mini_batches_divide(self) -> Self:
+    def _check_keys(self) -> Self:
         if self.prompts_per_step % self.mini_batches:
             raise UserError(
                 f"training.mini_batches ({self.mini_batches}) does not divide prompts_per_step "
                 f"({self.prompts_per_step}): change one of them"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _check_evaluations_within_steps(self) -> Self:
         if self.evaluate_every > self.steps:
             raise UserError(
                 f"training.evaluate_every is {self.evaluate_every}, but training.steps is {self.steps}, so that no step between the "
                 "first and the last would be evaluated: lower the former, or set it to 0"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _check_patience_has_evaluations(self) -> Self:
         if self.patience is not None and not self.evaluate_every:
             raise UserError(
                 f"training.patience is {self.patience}, but training.evaluate_every is 0, so that there are no evaluations to count: "
@@ -172,24 +164,12 @@ class Training(Section):
                 f"training.patience is {self.patience}, and as many evaluations, every {self.evaluate_every} steps, take all of the "
                 f"{self.steps} training.steps: lower training.patience or training.evaluate_every"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _check_vision_learning_rate_used(self) -> Self:
         if self.vision == "frozen" and self.vision_learning_rate is not None:
             raise UserError(
                 f"training.vision_learning_rate is {self.vision_learning_rate}, but training.vision is frozen: set the first to "
                 "null, or the second to trained"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _check_adapter_in_trained_parts(self) -> Self:
         require_tower_agrees("training", self.vision, self.lora)
-        return self
-
-    @model_validator(mode="after")
-    def _check_pass_rates_are_a_range(self) -> Self:
         if self.min_pass_rate > self.max_pass_rate:
             raise UserError(
                 f"training.min_pass_rate ({self.min_pass_rate}) is above training.max_pass_rate "
