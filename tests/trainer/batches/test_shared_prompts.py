@@ -2,13 +2,10 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
-from tests.trainer import in_double, runs, shared_prompt_runs
+from tests.trainer import runs, shared_prompt_runs
 from tests.trainer.in_double import SIZES
 from transformers import (
     MambaConfig,
@@ -16,14 +13,13 @@ from transformers import (
     Qwen2Config,
     Qwen2ForCausalLM,
 )
-from transformers.models.qwen2.modeling_qwen2 import Qwen2RMSNorm
 
 from dagrpo.checkpoints.config import Checkpoint
 from dagrpo.checkpoints.convert import convert
 from dagrpo.core.errors import UserError
 from dagrpo.models.config import Fresh
 from dagrpo.models.fresh import make_fresh
-from dagrpo.trainer.batches.batch import MicroBatch, TokenSequences
+from dagrpo.trainer.batches.batch import TokenSequences
 from dagrpo.trainer.batches.budget import Budget, usual_sharing
 from dagrpo.trainer.batches.micro_batches import MicroBatchSplitter
 from dagrpo.trainer.config.runtime import Layout, TrainingRuntime
@@ -32,7 +28,6 @@ from dagrpo.trainer.model.prepare import resolved
 from dagrpo.utils.distributed import single_process
 
 CPU = torch.device("cpu")
-tokens = st.lists(st.integers(1, 39), min_size=1, max_size=6)
 
 
 def _sequences(pairs: list[tuple[list[int], list[int]]]) -> TokenSequences:
@@ -41,40 +36,6 @@ def _sequences(pairs: list[tuple[list[int], list[int]]]) -> TokenSequences:
         [[*prompt, *completion] for prompt, completion in pairs],
         [[False] * len(prompt) + [True] * len(completion) for prompt, completion in pairs],
     )
-
-
-@pytest.fixture(scope="module")
-def policy() -> Policy:
-    return in_double.policy()
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _double() -> Any:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Qwen2RMSNorm, "forward", in_double.norm)
-        yield
-
-
-@given(st.lists(tokens, min_size=1, max_size=3), st.data())
-def test_logprobs_entropies_and_gradients_are_those_of_whole_sequences(
-    policy: Policy, prompts: list[list[int]], data: st.DataObject
-) -> None:
-    """In double, to 1e-12, whatever the lengths are, and with tokens of a tool among those of the policy."""
-    pairs = data.draw(st.lists(st.tuples(st.sampled_from(prompts), tokens), min_size=1, max_size=6))
-    sequences = _sequences(pairs)
-    holes = torch.tensor(data.draw(st.lists(st.booleans(), min_size=len(sequences), max_size=len(sequences))))
-    mask = sequences.loss_mask.clone()
-    for number, (start, length) in enumerate(
-        zip(sequences.lengths.cumsum(0) - sequences.lengths, sequences.lengths, strict=True)
-    ):
-        if holes[number] and sequences.trained[number] > 2:
-            mask[start + length - 2] = False
-    sequences = TokenSequences(token_ids=sequences.token_ids, loss_mask=mask, lengths=sequences.lengths)
-    numbers = range(len(sequences))
-    batches: list[MicroBatch] = [sequences.padded(numbers, 0, CPU), sequences.packed(numbers, CPU, share_prompts=True)]
-    seen = [in_double.computed(policy, batch) for batch in batches]
-    for whole, shared in zip(*seen, strict=True):
-        torch.testing.assert_close(shared, whole, rtol=1e-12, atol=1e-12)
 
 
 def test_a_prompt_is_computed_once_and_not_once_per_sample() -> None:
