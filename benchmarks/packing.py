@@ -19,7 +19,7 @@ from pathlib import Path
 import torch
 
 from dagrpo.checkpoints.tensors import NAMED_DTYPES
-from dagrpo.trainer.batches.batch import MicroBatch, PaddedBatch, TokenSequences
+from dagrpo.trainer.batches.batch import MicroBatch, TokenSequences
 from dagrpo.trainer.batches.budget import Budget
 from dagrpo.trainer.batches.micro_batches import MicroBatchSplitter
 from dagrpo.trainer.config.runtime import Layout
@@ -111,8 +111,7 @@ def batches(sequences: TokenSequences, way: Way, micro_batch_size: int) -> Itera
 
 def tokens_of(batch: MicroBatch) -> int:
     """Those that a pass computes, padding included."""
-    prompts = batch.prompts if isinstance(batch, PaddedBatch) else None
-    return batch.input_ids.numel() + (0 if prompts is None else prompts.input_ids.numel())
+    return batch.input_ids.numel()
 
 
 def seconds_of_passes(policy: Policy, sequences: TokenSequences, way: Way, micro_batch_size: int) -> float:

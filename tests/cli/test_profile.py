@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 from tests.trainer import runs
 from tests.trainer.conftest import inputs
-from torch.autograd import DeviceType
+from torch._C._autograd import DeviceType
 from typer.testing import CliRunner
 
 from dagrpo.cli import application as application

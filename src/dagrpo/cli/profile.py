@@ -154,7 +154,7 @@ def _of_few_steps(run: "TrainingRun", steps: int) -> "TrainingRun":
 
 def summarised(curve: list[Mapping[str, float]], averages: Any, peak: int | None, *, on_gpu: bool) -> StepProfile:
     """Return the means over the steps in `curve`. `averages`: torch's key_averages, in microseconds; `peak`: bytes."""
-    from torch.autograd import DeviceType
+    from torch._C._autograd import DeviceType
 
     times, device = times_of(curve), "device" if on_gpu else "cpu"
 
