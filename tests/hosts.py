@@ -18,15 +18,6 @@ from dagrpo.utils.child_variables import QUIET
 ROOT = Path(__file__).parents[1]
 INSIDE = 'hostname "$1"; shift; exec "$@"'
 LAUNCH = ("-m", "dagrpo.pipeline.launch")
-JOINED = """
-import sys, typer
-from dagrpo.cli.join import join
-try:
-    join(int(sys.argv[1]), once=True)
-except typer.Exit as end:
-    sys.exit(end.exit_code)
-"""
-JOIN = ("-c", JOINED, "1")
 PATIENCE = 120  # seconds until both are there
 SECONDS = 300  # that any run may take
 
@@ -83,10 +74,6 @@ class Host:
                 process.send_signal(signal.SIGKILL)  # unshare's child, the first process of its namespace, dies with it
             process.wait()
 
-    def cut_off(self) -> None:
-        """Take the host from the network."""
-        _ip("-n", self.namespace, "link", "set", self.interface, "down")
-
 
 def what_is_missing() -> str:
     """Return why no hosts can be made here; "" if they can."""
@@ -102,19 +89,12 @@ def what_is_missing() -> str:
 
 @contextmanager
 def two_hosts() -> Iterator[tuple[Host, Host]]:
-    """Yield two hosts that reach each other and nobody else; skip the test where none can be made."""
-    with hosts_of("ab") as (first, second):
-        yield first, second
-
-
-@contextmanager
-def hosts_of(names: str) -> Iterator[list[Host]]:
-    """Yield hosts with names of one letter, as `two_hosts` does. The first has the bridge of their network."""
+    """Yield two hosts that reach each other and nobody else; skip the test where none can be made. The first has the bridge."""
     if missing := what_is_missing():
         pytest.skip(missing)
     own = os.getpid()
     hosts = [
-        Host(name, f"dagrpo-{name}-{own}", f"v{name}{own}", f"10.77.0.{number}") for number, name in enumerate(names, 1)
+        Host(name, f"dagrpo-{name}-{own}", f"v{name}{own}", f"10.77.0.{number}") for number, name in enumerate("ab", 1)
     ]
     first = hosts[0]
     try:
@@ -130,7 +110,7 @@ def hosts_of(names: str) -> Iterator[list[Host]]:
             _ip("-n", host.namespace, "address", "add", f"{host.address}/24", "dev", host.interface)
             for interface in ("lo", host.interface):
                 _ip("-n", host.namespace, "link", "set", interface, "up")
-        yield hosts
+        yield hosts[0], hosts[1]
     finally:
         for host in hosts:
             host.kill()
@@ -141,13 +121,16 @@ def launched(
     hosts: Sequence[Host], folder: Path, command: list[str], processes: int = 1, **environment: str
 ) -> list[subprocess.Popen[str]]:
     """Start a script on all hosts, as a training on as many nodes."""
-    first, *others = hosts
-    (folder / ".state").mkdir(exist_ok=True)
-    place = ("--nodes", f"{len(hosts)}", first.address, str(PATIENCE))
     return [
-        first.python(folder, *LAUNCH, *place, str(processes), *command, **environment),
-        *(host.python(folder, "-c", JOINED, str(number), **environment) for number, host in enumerate(others, start=1)),
+        host.python(folder, *launch_of(hosts[0], number, len(hosts)), str(processes), *command, **environment)
+        for number, host in enumerate(hosts)
     ]
+
+
+def launch_of(first: Host, number: int, nodes: int, *more: str) -> tuple[str, ...]:
+    """Return the words that start the ranks of node `number`, without their count and script."""
+    place = ("--nodes", str(nodes), "--node", str(number), "--address", f"{first.address}:29500")
+    return (*LAUNCH, *place, "--timeout", str(PATIENCE), *more)
 
 
 def wait_for(path: Path, process: subprocess.Popen[str] | None = None) -> None:

@@ -82,7 +82,6 @@ _SLURM = "needs SLURM: tests/slurm runs it where that is installed"
 NOT_RUN = {
     "make setup": "has been run where tests run",
     "snakemake --profile profiles/slurm target": _SLURM,
-    "dagrpo join 1": "waits for a training: tests/pipeline/test_nodes.py runs it on a second host",
     "make gpu": "removes .venv and installs 11 GB; tests/cli/doctor has its list of needs",
     "make gpu-check": "needs a GPU",
     "make ui": "serves until it is stopped: tests/tracking/test_ui.py does that",

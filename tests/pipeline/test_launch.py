@@ -34,6 +34,10 @@ if rank == sys.argv[2]:
         sys.exit(65)
     if sys.argv[3] == "silent":
         sys.exit(3)
+    if sys.argv[3] == "recorded":
+        from dagrpo.pipeline.runner import _note_for_launcher
+        _note_for_launcher(RuntimeError("a bug"))
+        sys.exit(1)
 elif sys.argv[3] != "well":
     time.sleep(60)
 """
@@ -47,8 +51,8 @@ def _launch(folder: Path, *arguments: str) -> tuple[int, list[str]]:
 
 
 def test_every_process_gets_its_rank_and_the_arguments_as_they_are(tmp_path: Path) -> None:
-    assert _launch(tmp_path, "0", "well", "--nnodes=7")[0] == 0
-    assert {(tmp_path / rank).read_text() for rank in "01"} == {"--log 0 well --nnodes=7"}
+    assert _launch(tmp_path, "0", "well", "--nodes=7", "$a$$") == (0, [])
+    assert {(tmp_path / rank).read_text() for rank in "01"} == {"--log 0 well --nodes=7 $a$$"}
     assert {path.name for path in tmp_path.glob("rank *")} == {"rank 0", "rank 1"}
 
 
@@ -59,14 +63,15 @@ def test_every_process_gets_its_rank_and_the_arguments_as_they_are(tmp_path: Pat
             "1",
             "killed",
             1,
-            "train.py: process 1 of 2 ended with SIGKILL, which it was sent (SIGKILL: often by a system ",
+            "train.py: rank 1 of 2 ended with SIGKILL, which it was sent (SIGKILL: often by a system ",
         ),
+        ("1", "recorded", 1, "train.py: rank 1 of 2 ended with exit code 1: RuntimeError: a bug"),
         pytest.param("0", "mistaken", 65, "train: a sentence.", marks=pytest.mark.nightly),
         pytest.param(
             "1",
             "silent",
             3,
-            "train.py: process 1 of 2 ended with exit code 3: its log, beside that of the stage, says why.",
+            "train.py: rank 1 of 2 ended with exit code 3: its log, beside that of the stage, says why.",
             marks=pytest.mark.nightly,
         ),
     ],

@@ -1,37 +1,30 @@
-"""Training on several hosts: the bytes of one host, and an end in bounded time when one is gone."""
+"""Training on several hosts: the bytes of one host, ends that all nodes share, and how SLURM or a person starts them."""
 
 import os
 import shutil
-import socket
+import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
-from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from safetensors.torch import load_file, save_file
 from tests.engine import served
 from tests.engine.serving import make_tiny_model
-from tests.hosts import JOIN, JOINED, LAUNCH, PATIENCE, SECONDS, Host, launched, two_hosts, wait_for
+from tests.hosts import LAUNCH, SECONDS, Host, launch_of, launched, two_hosts, wait_for
 from tests.trainer import runs
-from torch._C._distributed_c10d import HashStore
-from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 from dagrpo.checkpoints.compare import compare
 from dagrpo.core.errors import UserError
-from dagrpo.engine.config import EngineConfig
-from dagrpo.engine.nodes import DESCRIPTION
-from dagrpo.pipeline import launch, nodes, supervisor
-from dagrpo.pipeline.stages.train import STAGE
+from dagrpo.pipeline import nodes
 from dagrpo.trainer.config.runtime import Runtime
 from dagrpo.utils import addresses, slurm
-from dagrpo.utils.failures import MISTAKE, TRANSIENT
-from dagrpo.utils.files import write_json
+from dagrpo.utils.addresses import free_port
+from dagrpo.utils.failures import MISTAKE
 from dagrpo.utils.manifest import MANIFEST
 
+SRUN = Path(__file__).with_name("srun.py")
 STEPS = 4
 
 
@@ -71,30 +64,21 @@ def test_two_hosts_leave_the_bytes_of_one_host_with_as_many_processes(
     first, second = launched(hosts, tmp_path, _command(inputs, tmp_path / "out"))
     said, _ = first.communicate(timeout=SECONDS)
     assert (first.returncode, second.wait(SECONDS)) == (0, 0), said
-    assert "run `dagrpo join 1` on them" in said
     assert _files(tmp_path / "out") == _files(by_one_host)
-    assert not [*nodes.LAUNCHES.glob("*")]
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("how", ["kill", "cut_off"])
-def test_a_host_that_is_gone_ends_the_other_with_a_sentence_and_the_run_resumes_with_the_same_bytes(
-    how: str, hosts: tuple[Host, Host], inputs: tuple[Path, Path], by_one_host: Path, tmp_path: Path
+def test_a_run_that_ends_with_one_of_its_hosts_resumes_with_the_same_bytes(
+    hosts: tuple[Host, Host], inputs: tuple[Path, Path], by_one_host: Path, tmp_path: Path
 ) -> None:
-    first, second = launched(hosts, tmp_path, _command(inputs, tmp_path / "out", "wait"), SAVE_EVERY="1")
+    first, _ = launched(hosts, tmp_path, _command(inputs, tmp_path / "out", "wait"), SAVE_EVERY="1")
     for name in ("sampling", "state/step_00001/state.json"):
         wait_for(tmp_path / "out" / name)
     assert [host.listening() for host in hosts] == [{host.address} for host in hosts], "nothing listens elsewhere"
-    began = time.monotonic()
-    getattr(hosts[1], how)()
+    hosts[1].kill()
+    first.terminate()  # as `srun` does when a task has ended
     said, _ = first.communicate(timeout=SECONDS)
-    assert time.monotonic() - began < 2 * nodes.SECONDS_OF_SILENCE
-    assert first.returncode == 1
-    assert said.splitlines()[-1] == "node 1 (b) has ended, or cannot be reached."
-    if how == "cut_off":
-        assert second.wait(SECONDS) == 1
-        link = ("link", "set", hosts[1].interface, "up")
-        subprocess.run(("ip", "-n", hosts[1].namespace, *link), check=True)
+    assert first.returncode == 128 + signal.SIGTERM, said
     again = launched(hosts, tmp_path, _command(inputs, tmp_path / "out"))
     said, _ = again[0].communicate(timeout=SECONDS)
     assert again[0].returncode == 0, said
@@ -117,193 +101,129 @@ def test_servers_on_hosts_of_their_own_sample_the_bytes_of_servers_beside_the_tr
     )
     said, _ = here.communicate(timeout=SECONDS)
     assert here.returncode == 0, said
-    (tmp_path / ".state").mkdir()
-    place = ("--nodes", "1+2", hosts[0].address, str(PATIENCE))
-    first = hosts[0].python(tmp_path, *LAUNCH, *place, "1", served.__file__, *models, "2", "there.json", *how)
-    others = [hosts[number % 2].python(tmp_path, "-c", JOINED, str(number)) for number in (1, 2)]
+    (tmp_path / "servers").mkdir()
+    command = ("--servers", "servers", "1", served.__file__, *models, "2", "there.json", *how)
+    first, *others = [
+        hosts[number % 2].python(tmp_path, *launch_of(hosts[0], number, 1), *command) for number in range(3)
+    ]
     said, _ = first.communicate(timeout=SECONDS)
     assert (first.returncode, *(each.wait(60) for each in others)) == (0, 0, 0), said
     assert (tmp_path / "there.json").read_bytes() == (tmp_path / "here.json").read_bytes()
 
 
-@pytest.mark.nightly
-def test_a_host_that_does_not_come_is_named_in_time(hosts: tuple[Host, Host], tmp_path: Path) -> None:
-    place = ("--nodes", "2", hosts[0].address, "5")
-    first = hosts[0].python(tmp_path, *LAUNCH, *place, "1", "nothing.py")
-    said, _ = first.communicate(timeout=60)
-    assert first.returncode == 65
-    assert "node 1 has not joined within 5 seconds (runtime.node_timeout)" in said
-
-
-@pytest.mark.nightly
-def test_a_host_with_another_disk_is_named(hosts: tuple[Host, Host], tmp_path: Path) -> None:
-    first = hosts[0].python(tmp_path, *LAUNCH, "--nodes", "2", hosts[0].address, "100", "1", "nothing.py")
-    folder = tmp_path / nodes.LAUNCHES
-    while not (notes := [*folder.glob("*.json")] if folder.is_dir() else []):
-        time.sleep(0.1)
-    described = nodes.read_launch(notes[0])
-    assert described is not None
-    (tmp_path / "other").mkdir()
-    place = f"{described.address}:{described.port}"
-    hosts[1].python(tmp_path / "other", *LAUNCH, "--join", str(notes[0].relative_to(tmp_path)), place, "1")
-    said, _ = first.communicate(timeout=120)
-    assert first.returncode == 65
-    assert "node 1 (b) does not see .state/launches/" in said
-    assert "on one file system" in said
-
-
-def _wait_for_end(link: nodes.Link) -> nodes.End:
-    deadline = time.monotonic() + 20
-    while link.end is None:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    return link.end
-
-
-@pytest.fixture
-def launch_of_two(monkeypatch: pytest.MonkeyPatch) -> nodes.Launch:
-    monkeypatch.setattr(nodes, "SECONDS_BETWEEN_SIGNS", 0.05)
-    return nodes.Launch(**(asdict(nodes.UNSEEN) | {"nodes": 2}))
-
-
-def test_two_machines_of_one_number_end_the_training(launch_of_two: nodes.Launch) -> None:
-    store = HashStore()
-    links = [nodes.Link(store, launch_of_two, number) for number in (0, 1, 1)]
-    assert _wait_for_end(links[0]).sentence == "Two machines have joined as node 1: give each a number of its own."
-    for link in links:
-        link.close()
-
-
-@pytest.mark.parametrize("word", ['{"code": 0}', '{"code": 256}', "no JSON"])
-def test_a_word_of_a_stranger_never_ends_a_training_well(word: str, launch_of_two: nodes.Launch) -> None:
-    store = HashStore()
-    link = nodes.Link(store, launch_of_two, 0)
-    store.set("end", word)
-    assert _wait_for_end(link).code == 1
-    link.close()
-
-
-BROKEN_ENGINE = """
-from dagrpo.engine import Capabilities, Engine
-from dagrpo.engine.config import EngineConfig
-from dagrpo.engine.errors import *
-
-def start(*arguments, **options):
-    raise {}("The port is taken.")
-
-ENGINE = Engine(config=EngineConfig, capabilities=Capabilities(), open=None, start=start)
+TALKING = """
+import os, signal, time
+import torch
+from dagrpo.pipeline.runner import _listen_to_signals
+from dagrpo.utils.distributed import process_group
+_listen_to_signals()
+with process_group() as world:
+    world.barrier()
+    print("rank", world.rank, flush=True)
+    if world.rank and os.environ.get("DIES"):
+        os.kill(os.getpid(), signal.SIGKILL)
+    world.barrier()
+    time.sleep(float(os.environ.get("SECONDS", "0")))
 """
 
 
+def _start(folder: Path, *words: str, **environment: str) -> subprocess.Popen[str]:
+    (folder / "talk.py").write_text(TALKING)
+    variables = os.environ | {
+        "PYTHONPATH": os.pathsep.join([str(runs.ROOT), *sys.path]),
+        "TORCH_CPP_LOG_LEVEL": "ERROR",
+    }
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    return subprocess.Popen(words, cwd=folder, env=variables | environment, text=True, **pipes)  # type: ignore[call-overload, no-any-return]
+
+
+def _start_node(folder: Path, number: int, port: int, *more: str, **environment: str) -> subprocess.Popen[str]:
+    place = ("--nodes", "2", "--node", str(number), "--address", f"127.0.0.1:{port}", *more)
+    return _start(folder, sys.executable, *LAUNCH, *place, "1", "talk.py", **environment)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("error", "code", "reason"),
-    [
-        ("ServerError", MISTAKE, "The port is taken."),
-        ("ServerAway", TRANSIENT, "The port is taken."),
-        ("RuntimeError", 1, "its servers have ended: their logs are beside that of the stage."),
-    ],
-)
-def test_servers_that_cannot_start_end_all_nodes_with_their_reason_and_exit_code(
-    error: str, code: int, reason: str, launch_of_two: nodes.Launch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_rank_that_dies_is_named_on_its_node_and_ends_the_ranks_of_others(tmp_path: Path) -> None:
+    port = free_port("127.0.0.1")
+    first, second = (_start_node(tmp_path, number, port, DIES="yes") for number in (0, 1))
+    assert "talk.py: rank 1 of 2 ended with SIGKILL" in second.communicate(timeout=100)[0]
+    assert "TransientError: Another process of this training has ended" in first.communicate(timeout=100)[0]
+    assert (first.returncode, second.returncode) == (1, 1)
+
+
+@pytest.mark.slow
+def test_a_node_that_does_not_come_ends_the_training_in_time(tmp_path: Path) -> None:
+    first = _start_node(tmp_path, 0, free_port("127.0.0.1"), "--timeout", "2")
+    said, _ = first.communicate(timeout=100)
+    assert first.returncode == MISTAKE
+    assert "node 0 has not met the others within 2 seconds (runtime.node_timeout): start all of them" in said
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engines", [0, 1])
+def test_srun_runs_a_task_on_each_node_until_all_have_ended_or_one_fails(
+    engines: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "broken_engine.py").write_text(BROKEN_ENGINE.format(error))
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    config = EngineConfig.model_validate({"name": "broken_engine:ENGINE"}).model_dump()
-    write_json(tmp_path / DESCRIPTION, {"config": config, "log": str(tmp_path / "log"), "options": {}})
-    store, both = HashStore(), replace(launch_of_two, engines=1)
-    first, own = (nodes.Link(store, both, number) for number in (0, 1))
-    assert launch._serve(own, tmp_path, "127.0.0.1", []) == code
-    sentence = f"node 1 ({socket.gethostname()}): {reason}"
-    assert _wait_for_end(first) == nodes.End(code=code, sentence=sentence, is_of_servers=True)
-    for link in (first, own):
-        link.close()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(nodes, "_names_in_slurm", lambda count: ["n1", "n2", "n3"][:count])
+    monkeypatch.setattr(slurm, "own_cores", lambda: 3)
+    shutil.copy(SRUN, tmp_path / "srun")
+    (tmp_path / "srun").chmod(0o755)
+    variables = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    runtime = Runtime.model_validate({"nodes": 2, "address": "127.0.0.1", "engine": {"nodes": engines}})
+    with nodes.command_on_nodes(runtime, 1, ["talk.py"]) as command:
+        said, _ = (process := _start(tmp_path, *command, **variables)).communicate(timeout=200)
+        assert process.returncode == 0, said
+        assert {"rank 0", "rank 1"} <= {*said.splitlines()}
+        assert f"n1,n2{',n3' * engines}" in said
+    assert not [*nodes.LAUNCHES.iterdir()]
+    with nodes.command_on_nodes(runtime, 1, ["talk.py"]) as command:
+        process = _start(tmp_path, *command, **variables, DIES="yes")
+        assert process.wait(200) != 0
 
 
-@pytest.mark.parametrize(
-    ("word", "said", "code"),
-    [
-        (nodes.End(code=1, sentence="process 1 of 2 on node 1 ended"), "", TRANSIENT),  # for want of rank 0
-        (nodes.End(code=MISTAKE, sentence="node 1: no port.", is_of_servers=True), "node 1: no port.\n", MISTAKE),
-        (None, "", TRANSIENT),
-    ],
-)
-def test_what_rank_0_says_counts_unless_another_node_was_lost_or_its_servers_were(
-    word: nodes.End | None,
-    said: str,
-    code: int,
-    launch_of_two: nodes.Launch,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
+@pytest.mark.slow
+def test_outside_slurm_a_script_starts_the_other_nodes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    failed = ProcessFailure(local_rank=0, pid=1, exitcode=TRANSIENT, error_file="")
-    store = HashStore()
-    first, other = (nodes.Link(store, launch_of_two, number) for number in (0, 1))
-
-    def ran(*_: object) -> launch.Outcome:
-        if word:
-            other.say_end(word)
-            other.close()  # and is silent
-        return launch.Outcome(failures={0: failed})
-
-    monkeypatch.setattr(launch, "_run", ran)
-    for module in (nodes, launch):
-        monkeypatch.setattr(module, "SECONDS_OF_SILENCE", 0.5)
-    assert launch._run_linked(first, None, "lo", []) == code
-    assert capfd.readouterr().err == said
-    for link in (first, other):
-        link.close()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv(slurm.JOB_ID, raising=False)
+    runtime = Runtime.model_validate({"nodes": 2, "address": "127.0.0.1"})
+    with nodes.command_on_nodes(runtime, 1, ["talk.py"]) as command:
+        (script,) = nodes.LAUNCHES.glob("*.sh")
+        assert f"run `sh {script} NODE` in this folder, with NODE from 1 to 1" in capsys.readouterr().err
+        first, second = _start(tmp_path, *command), _start(tmp_path, "sh", str(script), "1")
+        said = first.communicate(timeout=100)[0] + second.communicate(timeout=100)[0]
+    assert (first.returncode, second.returncode) == (0, 0), said
+    assert not [*nodes.LAUNCHES.iterdir()]
 
 
-@pytest.mark.parametrize("fails_here", [True, False])
-def test_of_three_nodes_the_one_that_is_lost_is_named_not_those_whose_processes_fail_for_want_of_it(
-    fails_here: bool, launch_of_two: nodes.Launch, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    store, of_three = HashStore(), replace(launch_of_two, nodes=3)
-    first, other = (nodes.Link(store, of_three, number) for number in (0, 1))
-    word = nodes.End(code=TRANSIENT, sentence="process 1 of 3 on node 1 ended")
-    failed = ProcessFailure(local_rank=0, pid=1, exitcode=TRANSIENT, error_file="")
-
-    def ran(*_: object) -> launch.Outcome:
-        other.say_end(word)
-        other.close()
-        return launch.Outcome(failures={0: failed}) if fails_here else launch.Outcome(failures={}, ended_by=word)
-
-    store.set("name/2", "c")
-    store.add("sign/2", 1)  # its last
-    while not first.are_all_there:
-        time.sleep(0.01)
-    monkeypatch.setattr(launch, "_run", ran)
-    for module in (nodes, launch):
-        monkeypatch.setattr(module, "SECONDS_OF_SILENCE", 0.5)
-    assert launch._run_linked(first, None, "lo", []) == 1
-    assert capfd.readouterr().err == "node 2 (c) has ended, or cannot be reached.\n"
-    for link in (first, other):
-        link.close()
-
-
-def test_a_machine_with_other_software_is_refused_with_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    described = nodes.Launch(**(asdict(nodes.UNSEEN) | {"software": nodes.own_software()}))
-    assert launch._difference(described, tmp_path) is None
-    monkeypatch.setattr(launch, "own_software", lambda: "dagrpo 1234, torch 2.0")
-    assert launch._difference(described, tmp_path) == (
-        f"has dagrpo 1234, torch 2.0; the first node has {described.software}: use the same environment on all nodes."
-    )
+@pytest.mark.slow
+def test_a_signal_to_all_nodes_ends_the_first_last(tmp_path: Path) -> None:
+    """A task that fails would have `srun` kill the first one, which still saves its state."""
+    port = free_port("127.0.0.1")
+    both = [_start_node(tmp_path, number, port, SECONDS="60") for number in (0, 1)]
+    for process in both:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("rank")
+    for process in both:
+        process.terminate()
+    assert [process.wait(60) for process in both] == [128 + signal.SIGTERM, 0]
 
 
 def _on_loopback(folder: Path, processes: int, script: str, *arguments: object) -> None:
     """Run a script on two nodes that are one machine."""
-    (folder / ".state").mkdir(parents=True)
-    own = [sys.executable, *LAUNCH, "--nodes", "2", "127.0.0.1", "60", str(processes), script, *map(str, arguments)]
-    environment = os.environ | {"PYTHONPATH": str(runs.ROOT), "OMP_NUM_THREADS": "1"}
-    first, second = (
-        subprocess.Popen(command, cwd=folder, env=environment) for command in (own, [sys.executable, *JOIN])
-    )
+    folder.mkdir(parents=True, exist_ok=True)
+    port = free_port("127.0.0.1")
+    words = [str(processes), script, *map(str, arguments)]
+    place = ("--nodes", "2", "--address", f"127.0.0.1:{port}")
+    both = [_start(folder, sys.executable, *LAUNCH, *place, "--node", str(number), *words) for number in (0, 1)]
     try:
-        assert (first.wait(SECONDS), second.wait(SECONDS)) == (0, 0)
+        said = [process.communicate(timeout=SECONDS)[0] for process in both]
+        assert [process.returncode for process in both] == [0, 0], said
     finally:
-        first.kill()
-        second.kill()
+        for process in both:
+            process.kill()
 
 
 @pytest.mark.nightly
@@ -322,52 +242,37 @@ def test_a_copy_on_each_node_trains_the_policy_that_all_share(tmp_path: Path) ->
     assert (resumed / "out" / "policy" / MANIFEST).read_bytes() == (policies[1] / MANIFEST).read_bytes()
 
 
-@pytest.mark.parametrize(
-    ("runtime", "place"),
-    [
-        ({}, ()),
-        ({"nodes": 2}, ("--nodes", "2+0", "auto", "300.0")),
-        ({"engine": {"nodes": 2}, "address": "10.0.0.1"}, ("--nodes", "1+2", "10.0.0.1", "300.0")),
-    ],
-)
-def test_the_launcher_is_told_how_many_nodes_train_and_serve(runtime: dict[str, Any], place: tuple[str, ...]) -> None:
-    given = Runtime.model_validate(runtime)
-    assert supervisor._place(given, STAGE.nodes(given)) == place
-
-
 def test_outside_slurm_the_first_node_names_its_address(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(slurm.JOB_ID, raising=False)
     with pytest.raises(UserError, match=r"takes 2 machines .*, but no address is named: set runtime\.address"):
-        nodes.place_of_the_first(None, 2)
-    with pytest.raises(UserError, match="no address is named"):
+        nodes._address(None, [], 2)
+    with pytest.raises(UserError):
         addresses.require_address(None, 2)
     addresses.require_address("127.0.0.1", 2)
     addresses.require_address(None, 1)
-    assert nodes.place_of_the_first("127.0.0.1:29500", 2) == ("127.0.0.1", 29500, [])
+    assert nodes._address("127.0.0.1:29500", [], 2) == "127.0.0.1:29500"
+    assert nodes._address("127.0.0.1", [], 2) != "127.0.0.1:29500", "a free port"
 
 
 def test_a_slurm_job_with_too_few_nodes_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(slurm.JOB_ID, "14")
     monkeypatch.setattr(slurm, "nodes_of", lambda job: ["n1"])
-    with pytest.raises(
-        UserError, match=r"takes 2 machines .*, and SLURM job 14 has 1: submit it through profiles/slurm"
-    ):
-        nodes.place_of_the_first(None, 2)
+    with pytest.raises(UserError, match=r"takes 2 machines .*, and SLURM job 14 has 1"):
+        nodes._names_in_slurm(2)
 
 
-def test_in_slurm_the_address_is_the_one_towards_the_second_node(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(slurm.JOB_ID, "14")
-    monkeypatch.setenv("SLURMD_NODENAME", "n1")
-    monkeypatch.setattr(slurm, "nodes_of", lambda job: ["n1", "n2"])
-    monkeypatch.setattr(slurm, "address_of", lambda node: {"n2": "127.0.0.1"}[node])
-    assert nodes.place_of_the_first(None, 2) == ("127.0.0.1", 0, ["n2"])
+@pytest.mark.parametrize(("here", "asked"), [("n1", "n2"), ("login", "n1")])
+def test_in_slurm_the_address_is_the_first_nodes_in_the_network_of_the_second(
+    here: str, asked: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLURMD_NODENAME", here)
+    monkeypatch.setattr(slurm, "address_of", lambda node: {asked: "127.0.0.1"}[node])
+    assert nodes._address(None, ["n1", "n2"], 2).startswith("127.0.0.1:")
 
 
-def test_an_address_of_another_machine_is_refused() -> None:
-    with (
-        pytest.raises(
-            UserError, match=r"192\.0\.2\.1:0 cannot be opened .*set runtime\.address to an address of the first node"
-        ),
-        nodes.first_node(nodes.Launch(**(asdict(nodes.UNSEEN) | {"address": "192.0.2.1"}))),
-    ):
-        pass
+@pytest.mark.slow
+def test_an_address_of_another_machine_is_refused(tmp_path: Path) -> None:
+    place = ("--nodes", "2", "--node", "0", "--address", "192.0.2.1:29500")
+    first = _start(tmp_path, sys.executable, *LAUNCH, *place, "1", "talk.py")
+    assert "192.0.2.1 is no address of this machine" in first.communicate(timeout=100)[0]
+    assert first.returncode == MISTAKE

@@ -44,14 +44,14 @@ from dagrpo.engine.sglang.digests import SGLangWeights, digest_on_cpu
 from dagrpo.models.config import Fresh
 from dagrpo.models.fresh import make_fresh
 from dagrpo.models.tokenizer import character_tokenizer
-from dagrpo.pipeline import launch as launcher
 from dagrpo.rewards.config import Reward
 from dagrpo.rollout.config import Rollout
 from dagrpo.trainer.config.runtime import Runtime
 from dagrpo.trainer.config.training import Training
 from dagrpo.trainer.run import HeldOutSplits, Report, TrainingRun, no_report
 from dagrpo.trainer.training import train
-from dagrpo.utils.distributed import World, process_group, single_process
+from dagrpo.utils.child_variables import LOOPBACK
+from dagrpo.utils.distributed import RENDEZVOUS, World, process_group, single_process
 from dagrpo.utils.tables import write_parquet
 
 ROOT = Path(__file__).parents[2]
@@ -394,9 +394,10 @@ def _rank(variables: dict[str, str], folder: Path, rank: int, processes: int, sc
     os.dup2(log, 1)
     os.dup2(log, 2)
     os.environ.clear()
-    os.environ.update(
-        variables | launcher.environment(rank, launcher.Ranks(here=processes, rendezvous=str(folder / "rendezvous")))
-    )
+    own = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": processes, "LOCAL_WORLD_SIZE": processes}
+    os.environ.update(variables | {name: str(value) for name, value in own.items()} | LOOPBACK)
+    os.environ.update({"TORCHELASTIC_RUN_ID": "dagrpo", RENDEZVOUS: str(folder / "rendezvous")})
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
     os.chdir(ROOT)
     torch.set_num_threads(1)
     sys.argv = [script, *arguments]

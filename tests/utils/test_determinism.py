@@ -46,6 +46,7 @@ def test_in_deterministic_runs_nccl_adds_up_in_one_order_unless_the_user_has_cho
     for name, value in {
         "WORLD_SIZE": "2",
         "RANK": "0",
+        "LOCAL_WORLD_SIZE": "2",
         RENDEZVOUS: str(tmp_path / "store"),
         "NCCL_PROTO": "LL",
     }.items():

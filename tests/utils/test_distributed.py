@@ -4,16 +4,20 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
 
-from dagrpo.core.errors import TransientError
+from dagrpo.core.errors import TransientError, UserError
 from dagrpo.utils.distributed import (
     ALLOCATOR_VARIABLES,
+    World,
     _broken_connections_named,
+    _with_one_software,
     process_group,
     single_process,
 )
@@ -42,6 +46,22 @@ def test_every_rank_has_rank_zeros_values_and_the_sum_of_all_and_waits_for_days_
         assert told["waits"] == {"collective": 1800.0, "patient": 7 * 86400.0}, (
             "seconds: only rank 0 is waited for for days"
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OtherSoftware(World):
+    """Two nodes of which the second has an older torch."""
+
+    def gather(self, value: Any) -> list[Any]:
+        return [value, "dagrpo 1234, torch 2.0"]
+
+
+def test_nodes_with_other_software_are_refused_with_both(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = OtherSoftware(rank=0, size=2, device=torch.device("cpu"))
+    with pytest.raises(UserError, match=r"rank 1 has dagrpo 1234, torch 2\.0; rank 0 has dagrpo .*torch"):
+        _with_one_software(world)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    assert _with_one_software(world) is world, "on one machine there is one"
 
 
 def test_one_process_needs_nobody() -> None:

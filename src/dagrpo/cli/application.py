@@ -15,7 +15,6 @@ from dagrpo.cli.compare.command import compare
 from dagrpo.cli.crate import crate
 from dagrpo.cli.doctor.command import doctor
 from dagrpo.cli.init import init
-from dagrpo.cli.join import join
 from dagrpo.cli.new.command import new
 from dagrpo.cli.plan import plan
 from dagrpo.cli.power.command import power
@@ -198,7 +197,6 @@ COMMANDS: dict[Callable[..., None], str] = {  # with the examples at the end of 
     replay: "Example: `dagrpo replay arithmetic_tiny --steps 3,17`",
     serve: "Examples: `dagrpo serve arithmetic_tiny`; `dagrpo serve arithmetic_tiny --policy trained --port 8003`",
     train: "Example: `dagrpo train --rollouts-only --to half_a_step`, then `dagrpo train --from-rollouts half_a_step --to the_other`",
-    join: "Example: `dagrpo join 1`, on the second machine of a training with runtime.nodes 2",
     warm: "Example: `dagrpo warm`, once the experiment's model exists",
 }
 
@@ -209,7 +207,7 @@ PANELS: dict[str, tuple[Callable[..., None], ...]] = {  # of `dagrpo --help`
     "Compare": (compare, sweep, power),
     "Check and pass on": (verify, replay, crate, reproduce, publish),
     "Checkpoints and answers": (convert, inspect, diff, grade),
-    RARE: (generate, clean, search, train, join, warm),
+    RARE: (generate, clean, search, train, warm),
 }
 app = typer.Typer(cls=Commands, no_args_is_help=True, help=__doc__, epilog=EPILOG, pretty_exceptions_enable=False)
 tracking = typer.Typer(

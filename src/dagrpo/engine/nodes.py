@@ -1,13 +1,12 @@
 """Servers of a training on separate nodes (runtime.engine.nodes).
 
-The trainer describes its servers in a file of a folder that all nodes see, and only their user may enter; `python -m
-dagrpo.engine.nodes FOLDER NUMBER ADDRESS` on each of these nodes starts them, and answers with their addresses and keys in another.
-They run until that process ends. If one dies, its node starts it again; it gets requests after the next weight sync. If a part of
-one that several nodes share (nodes_per_server) dies, the stage is started again.
+The trainer describes its servers in a file of a folder that all nodes see, and only their user may enter; `serve`, in
+`dagrpo.pipeline.launch` on each of these nodes, starts them, and answers with their addresses and keys in another. They run until the
+folder is gone. If one dies, its node starts it again; it gets requests after the next weight sync. If a part of one that several nodes
+share (nodes_per_server) dies, the stage is started again.
 """
 
 import os
-import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -15,7 +14,6 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Protocol, Self
 
-from dagrpo.core.errors import UserError
 from dagrpo.engine import ENGINES
 from dagrpo.engine.config import FOLDER, EngineConfig
 from dagrpo.engine.errors import ServerAway, ServerError
@@ -23,7 +21,7 @@ from dagrpo.engine.http import Endpoint
 from dagrpo.engine.servers import Part, StartedServer, start_all
 from dagrpo.utils.console import say
 from dagrpo.utils.distributed import listening_store
-from dagrpo.utils.failures import exit_code_of, words_of
+from dagrpo.utils.failures import words_of
 from dagrpo.utils.files import read_json, write_json
 
 OF_NODES = Path(".state/weights")  # where weights go that other nodes read, without a weights_folder
@@ -80,7 +78,7 @@ def on_nodes(folder: Path, config: EngineConfig, log: Path, options: Mapping[str
 
 
 def _answer_of(folder: Path, number: int) -> list[dict[str, str]]:
-    """Wait for a node's answer: it has a time limit, and its end is that of all nodes."""
+    """Wait for a node's answer."""
     while not (path := folder / f"{number}.json").is_file():
         time.sleep(SECONDS_BETWEEN_LOOKS)
     answer = read_json(path)
@@ -89,17 +87,10 @@ def _answer_of(folder: Path, number: int) -> list[dict[str, str]]:
     return list(answer)
 
 
-def failure_of(folder: Path, number: int) -> str | None:
-    """Return why a node could not start its servers; None if it started them, or has not said why."""
-    path = folder / f"{number}.json"
-    answer = read_json(path) if path.is_file() else None
-    return answer if isinstance(answer, str) else None
-
-
 def serve(folder: Path, number: int, address: str) -> None:
     """Start this node's servers as soon as they are described, at an address of this machine, and watch them while the folder is there.
 
-    Raises ServerError and UserError, after the trainer has got their text, if they cannot be started.
+    Raises what has ended them, after the trainer has got its text.
     """
     while not (folder / DESCRIPTION).is_file():
         if not folder.is_dir():  # the training has ended
@@ -124,7 +115,7 @@ def serve(folder: Path, number: int, address: str) -> None:
             ends = [{"address": each.address, "api_key": each.api_key} for each in answering]
             write_json(folder / f"{number}.json", ends)
             _watch(servers, folder, starts_again=part is None)
-    except (ServerError, UserError) as error:
+    except Exception as error:  # of whatever kind: the trainer waits
         if folder.is_dir():
             write_json(folder / f"{number}.json", words_of(error))
         raise
@@ -169,11 +160,3 @@ def _begun_again(server: RestartableServer) -> RestartableServer:
     except ServerError as error:
         say(str(error))
         return server
-
-
-if __name__ == "__main__":
-    os.umask(0o077)
-    try:
-        serve(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3])
-    except UserError as error:  # the trainer and this node's launcher have got its text
-        raise SystemExit(exit_code_of(error)) from error

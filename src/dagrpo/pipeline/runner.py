@@ -80,6 +80,7 @@ def run(stage: Stage, options: argparse.Namespace) -> None:
     try:
         _execute(report.noting_state(), options)
     except Exception as error:  # the outermost level of a stage: log every error, and raise bugs again
+        _note_for_launcher(error)
         damage = damage_found(options) if rank() == 0 else None
         sentence = damage or sentence_of(error)
         if sentence is None:
@@ -97,6 +98,14 @@ def run(stage: Stage, options: argparse.Namespace) -> None:
         raise
     if rank() == 0:
         report.remove()
+
+
+def _note_for_launcher(error: Exception) -> None:
+    """Write an error to the file in which the launcher looks for the last one of each rank, if there is a launcher."""
+    if "TORCHELASTIC_ERROR_FILE" in os.environ:
+        from torch.distributed.elastic.multiprocessing.errors import get_error_handler
+
+        get_error_handler().record_exception(error)
 
 
 def rank() -> int:

@@ -11,7 +11,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from types import FrameType
@@ -23,9 +23,9 @@ from dagrpo.pipeline.damage import damage_found
 from dagrpo.pipeline.declaration import Stage, threads_of
 from dagrpo.pipeline.failure_report import Failure, FailureReport, Kind, is_shown_by_snakemake
 from dagrpo.pipeline.memory_check import TRAINING, require_planned_room
+from dagrpo.pipeline.nodes import command_on_nodes
 from dagrpo.pipeline.record import STATES, declared, outputs_of, parts_of, runtime_of
 from dagrpo.pipeline.stages import all_stages
-from dagrpo.trainer.config.runtime import Runtime
 from dagrpo.utils.child_variables import QUIET
 from dagrpo.utils.console import say
 from dagrpo.utils.devices import own_devices
@@ -115,16 +115,15 @@ def _make(stage: Stage, options: argparse.Namespace, arguments: Sequence[str], l
             runner.run(stage, options)
             return
         os.environ.update({GRACE: str(runtime.grace_seconds)} | (QUIET if nodes > 1 else {}))
-        launcher = ("-m", "dagrpo.pipeline.launch", *_place(runtime, nodes), str(processes))
-        command = (sys.executable, *(launcher if processes * nodes > 1 else ()), sys.argv[0], *arguments)
-        raise SystemExit(_restarted(stage, command, options, locks))
+        words = (sys.argv[0], *arguments)
+        ranks = ("-m", "dagrpo.pipeline.launch", str(processes)) if processes > 1 else ()
 
+        def start(attempt: Sequence[str]) -> AbstractContextManager[Sequence[str]]:
+            if nodes > 1:
+                return command_on_nodes(runtime, processes, (*words, *attempt))
+            return nullcontext((sys.executable, *ranks, *words, *attempt))
 
-def _place(runtime: Runtime, nodes: int) -> Sequence[str]:
-    """Return the launcher's arguments about several nodes."""
-    if nodes == 1:
-        return ()
-    return ("--nodes", f"{runtime.nodes}+{runtime.engine.nodes}", runtime.address or "auto", str(runtime.node_timeout))
+        raise SystemExit(_restarted(stage, start, options, locks))
 
 
 def _whole_cache_hit(stage: Stage, options: argparse.Namespace) -> Stage | None:
@@ -135,11 +134,17 @@ def _whole_cache_hit(stage: Stage, options: argparse.Namespace) -> Stage | None:
     return stage if is_whole else None
 
 
-def _restarted(stage: Stage, command: Sequence[str], options: argparse.Namespace, locks: Sequence[int]) -> int:
+Start = Callable[
+    [Sequence[str]], AbstractContextManager[Sequence[str]]
+]  # of an attempt, from its arguments to its command
+
+
+def _restarted(stage: Stage, start: Start, options: argparse.Namespace, locks: Sequence[int]) -> int:
     """Return the exit code of the last attempt: the first that did not crash, or that came after a signal to stop."""
     attempts, previous = Attempts(locks), ""
     for number in range(1, stage.restarts + 2):
-        code = attempts.run((*command, "--attempt", str(number)))
+        with start(("--attempt", str(number))) as command:
+            code = attempts.run(command)
         report = FailureReport(stage, options.seed, options.log, number)
         if attempts.stopped_by is not None:
             report.record_stop()
@@ -147,6 +152,8 @@ def _restarted(stage: Stage, command: Sequence[str], options: argparse.Namespace
         if code in {0, MISTAKE}:
             break
         failure = report.record_crash(f"it ended with {f'signal {-code}' if code < 0 else f'exit code {code}'}.")
+        if failure.kind == Kind.MISTAKE:  # of a rank; `srun` ends with the code of another
+            return MISTAKE
         _print_crash(failure, previous, is_last=number > stage.restarts)
         previous = failure.sentence
     return code if code >= 0 else 128 - code

@@ -25,6 +25,8 @@ from torch._C._distributed_c10d import (  # torch.distributed, for which no type
 
 from dagrpo.core.errors import TransientError, UserError
 from dagrpo.utils.determinism import add_up_in_one_order
+from dagrpo.utils.environment import environment
+from dagrpo.utils.files import digest_of, sha256_of
 
 # The ranks wait on gloo while rank 0 samples, grades or writes, which may take hours; when one dies, the launcher ends all.
 LONGEST_WAIT_FOR_RANK_ZERO = timedelta(days=7)
@@ -170,7 +172,9 @@ def process_group(threads: int = 1, *, deterministic: bool = False, copies: int 
     if own is not None and deterministic:
         add_up_in_one_order()
     with _connected(size, backend, own):
-        yield World(rank=dist.get_rank(), size=size, device=device, patient=_patient_group(), copies=copies)
+        yield _with_one_software(
+            World(rank=dist.get_rank(), size=size, device=device, patient=_patient_group(), copies=copies)
+        )
 
 
 @contextmanager
@@ -181,7 +185,25 @@ def node_group() -> Iterator[World]:
         yield World(rank=0, size=1, device=cpu)
         return
     with _connected(size, "gloo", None):
-        yield World(rank=dist.get_rank(), size=size, device=cpu, patient=_patient_group())
+        yield _with_one_software(World(rank=dist.get_rank(), size=size, device=cpu, patient=_patient_group()))
+
+
+def _with_one_software(world: World) -> World:
+    """Return the world of several nodes. Raises UserError, in every rank, for code, Python or torch that differs from rank 0's."""
+    if world.size > world.ranks_here:
+        first, *others = world.gather(own_software())
+        for rank, other in enumerate(others, start=1):
+            if other != first:
+                raise UserError(f"rank {rank} has {other}; rank 0 has {first}: use the same environment on all nodes.")
+    return world
+
+
+def own_software() -> str:
+    """Return the digest of this machine's dagrpo, and the versions that its part of a training follows from."""
+    package = Path(__file__).parents[1]
+    digest = digest_of({str(file.relative_to(package)): sha256_of(file) for file in sorted(package.rglob("*.py"))})
+    versions = {name: version for name, version in environment(on_gpu=False).items() if name != "device"}
+    return ", ".join(f"{name} {version}" for name, version in {"dagrpo": digest[:16], **versions}.items())
 
 
 @contextmanager
@@ -227,7 +249,13 @@ def listening_store(address: str, port: int, timeout: timedelta) -> tuple[Any, i
     port = int(listening.getsockname()[1])
     descriptor = listening.detach()
     return TCPStore(
-        address, port, is_master=True, wait_for_workers=False, master_listen_fd=descriptor, timeout=timeout
+        address,
+        port,
+        is_master=True,
+        wait_for_workers=False,
+        master_listen_fd=descriptor,
+        timeout=timeout,
+        multi_tenant=True,  # further stores of this process at the port, as of torchrun's agent, use this server
     ), port
 
 

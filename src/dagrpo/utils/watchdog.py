@@ -42,11 +42,13 @@ def stop_with_the_workflow() -> None:
     if _watching.is_set():
         return
     _watching.set()
-    parents = psutil.Process().parents()
-    starter = _named_starter()
-    if starter is not None and starter not in {parent.pid for parent in parents}:
+    starters = [parent for parent in psutil.Process().parents() if _is_starter(parent)]
+    try:
+        starters += [
+            psutil.Process(pid) for pid in _named_starter()
+        ]  # not above this process where `srun` is between them
+    except psutil.NoSuchProcess:
         os.kill(os.getpid(), signal.SIGTERM)
-    starters = [parent for parent in parents if parent.pid == starter or _is_starter(parent)]
     if starters:
         threading.Thread(target=_watch, args=(starters,), daemon=True, name="workflow-watch").start()
 
@@ -57,10 +59,10 @@ def end_with(pid: int, sentence: str) -> None:
     threading.Thread(target=_watch, args=(above, sentence), daemon=True, name="driver-watch").start()
 
 
-def _named_starter() -> int | None:
+def _named_starter() -> list[int]:
     """Return the pid that the environment names on this machine, if any."""
     host, _, pid = os.environ.get(STARTED_BY, "").partition(":")
-    return int(pid) if host == socket.gethostname() else None
+    return [int(pid)] if host == socket.gethostname() else []
 
 
 def _is_starter(process: psutil.Process) -> bool:

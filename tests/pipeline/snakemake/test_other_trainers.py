@@ -13,6 +13,7 @@ from dagrpo.utils.tables import read_parquet
 pytestmark = [pytest.mark.dag, pytest.mark.nightly]
 ON_TWO_NODES = "megatron_lm_on_two_nodes"  # which are this machine
 OF_TWO = {"runtime": {"nodes": 2, "address": "127.0.0.1", "training": {"processes": 1}}}
+JOIN = 'while sleep 1; do for each in .state/launches/*.sh; do [ -f "$each" ] && sh "$each" 1; done; done'
 RUNS = {
     "verl": ("verl", None),
     "verl_with_pictures": ("verl", stand_ins.PICTURES),
@@ -29,7 +30,7 @@ def finished(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DAGRPO_TRACKING", "on")
         process = clones.start(folder, "snakemake", "--cores", "2", "target")
-    other = clones.start(folder, "sh", "-c", "mkdir -p .state; exec dagrpo join 1") if is_on_two else None
+    other = clones.start(folder, "sh", "-c", JOIN) if is_on_two else None
     stand_ins.wait_until_it_hangs(folder)
     clones.kill(folder, "/train-", "--attempt")
     assert process.wait(timeout=900) == 0, (folder / "output.txt").read_text()[-6000:]

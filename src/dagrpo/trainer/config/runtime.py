@@ -195,7 +195,7 @@ class Runtime(Section):
     )
     node_timeout: Annotated[float, Field(ge=5, le=604_800)] = Field(
         300.0,
-        description="Maximum seconds until all nodes have joined a training. One that gives no sign of life for 30 seconds ends it.",
+        description="Maximum seconds until all nodes have joined a training.",
     )
     cores_per_gpu: Annotated[int, Field(ge=1, le=256)] = Field(
         4,
