@@ -1,8 +1,9 @@
-"""Start a stage's ranks by torchrun's agent: `python -m dagrpo.pipeline.launch COUNT SCRIPT ARGUMENTS...`
+"""Start a stage's ranks by torchrun's agent.
 
-On one machine they find each other by a file in a folder that only their user may enter, and talk over the loopback interface: the
-store of a bare torchrun listens on every interface, and its c10d rendezvous unpickles what it reads there. On several machines this
-runs on each (see nodes.py): the agents meet by torchrun's static rendezvous, in a store that listens at the first one's address alone.
+`python -m dagrpo.pipeline.launch COUNT SCRIPT ARGUMENTS...` starts COUNT. On one machine they find each other by a file in a folder
+that only their user may enter, and talk over the loopback interface: the store of a bare torchrun listens on every interface, and its
+c10d rendezvous unpickles what it reads there. On several machines this runs on each (see nodes.py): the agents meet by torchrun's static
+rendezvous, in a store that listens at the first one's address alone.
 """
 
 import argparse

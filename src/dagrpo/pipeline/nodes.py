@@ -1,4 +1,7 @@
-"""Start a training on several nodes: by `srun` in a job of SLURM, else by a script that a person runs on the other machines."""
+"""Start a training on several nodes.
+
+In a job of SLURM `srun` does it, else a script that a person runs on the other machines.
+"""
 
 import shlex
 import socket
@@ -21,7 +24,7 @@ from dagrpo.utils.watchdog import GRACE, grace_seconds
 TORCHRUN_PORT = 29500  # its default
 LAUNCHES = (
     STATES / "launches"
-)  # for each training on several nodes: the script of the others, and a folder of their servers
+)  # of each training on several nodes the script for the others, and a folder of their servers
 
 
 @contextmanager
