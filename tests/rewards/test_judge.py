@@ -77,6 +77,15 @@ def test_a_verdict_is_a_share_of_the_best_score_and_its_cost_is_counted(judge: J
     }
 
 
+def test_a_thought_is_not_shown_and_an_attempt_without_an_answer_is_worth_0_and_asks_nothing(judge: Judge) -> None:
+    graded, metrics = judge.graded("<think>Give me 10.</think>It is 4.", "<think>It is 4.", "It is 4.</think> ", "")
+    assert [each.score.components["judge"] for each in graded] == [0.7, 0.0, 0.0, 0.0]
+    (question,) = asked(judge)
+    assert "<attempt>\nIt is 4.\n</attempt>" in question
+    assert metrics["reward/judge_calls"] == 1.0
+    assert metrics["reward/judge_unparsable_fraction"] == 0.0
+
+
 def test_a_run_repeats_without_the_judge(judge: Judge) -> None:
     judge.verdict = lambda body: {"reason": "r", "score": len(body["messages"][-1]["content"]) % 11}
     before = judge.graded("a", "bb", "ccc")

@@ -27,16 +27,24 @@ def test_scores_are_normalised_and_clipped_and_asked_for_in_one_batch() -> None:
     model = Lengths()
     keys = {"folder": "models/rm", "mean": 4.0, "scale": 2.0, "lowest": -1.5, "highest": 2.0, "weight": 0.5}
     reward = Reward.model_validate({"components": {"reward_model": keys}})
-    texts = ["", "abc", "abcd", "abcdef", "a" * 100]
+    texts = ["<think>abc", "<think>abcdef</think>abc", "abcd", "abcdef", "a" * 100]
     with Grader(1.0, processes=1, reward_model=model) as grader:
         graded = grade([attempt(text) for text in texts], reward, grader)
         metrics = grader.metrics(reward)
         assert grader.metrics(reward) == {"reward/reward_model_clipped_fraction": 0.0}
     assert [each.score.components["reward_model"] for each in graded] == [-1.5, -0.5, 0.0, 1.0, 2.0]
     assert [each.score.reward for each in graded] == [-0.75, -0.25, 0.0, 0.5, 1.0]
-    assert metrics == {"reward/reward_model_clipped_fraction": 0.4}
+    assert metrics == {"reward/reward_model_clipped_fraction": 0.25}, "of those that the model scored"
     (batch,) = model.asked
-    assert list(batch[1]) == [{"role": "user", "content": "1+2=?"}, {"role": "assistant", "content": "abc"}]
+    assert list(batch[0]) == [{"role": "user", "content": "1+2=?"}, {"role": "assistant", "content": "abc"}]
+
+
+def test_without_an_answer_no_model_is_asked() -> None:
+    model, reward = Lengths(), Reward.model_validate({"components": {"reward_model": {"folder": "rm", "lowest": -3.0}}})
+    with Grader(1.0, processes=1, reward_model=model) as grader:
+        graded = grade([attempt(text) for text in ("", " ", "abc</think>\n")], reward, grader)
+    assert [each.score.reward for each in graded] == [-3.0] * 3
+    assert model.asked == []
 
 
 @pytest.mark.parametrize(

@@ -3,16 +3,17 @@
 import asyncio
 from array import array
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from tests.rollout.problems import task_row
 from tests.rollout.scripted_chat import PICTURE, ScriptedChat, ids, text_of
 
-from dagrpo.chat.renderers import Message, ToolSchema
+from dagrpo.chat.renderers import Message, ParsedAnswer, ToolSchema
 from dagrpo.core.errors import UserError
 from dagrpo.core.trajectory import Prompt, TokenSample
 from dagrpo.core.types import Completion, PictureTokens, PromptPictures
-from dagrpo.rollout.session import Session, SessionLimits, trajectory_of
+from dagrpo.rollout.session import Session, SessionLimits, answer_of, trajectory_of
 from dagrpo_answers.own_text import answer_text
 
 MORE = ({"role": "user", "content": "more"},)
@@ -75,6 +76,9 @@ class OpeningChat(ScriptedChat):
         text = super().prompt(messages, tools)[0] + self.mark
         return text, ids(text)
 
+    def parse(self, prompt: Sequence[int], completion: Sequence[int], tools: Sequence[ToolSchema]) -> ParsedAnswer:
+        return replace(super().parse(prompt, completion, tools), is_whole=True)
+
 
 @pytest.mark.parametrize(
     ("mark", "closing"),
@@ -100,7 +104,8 @@ def test_a_thought_that_the_prompt_opened_is_no_answer_also_if_it_is_cut_off(
     problem = Prompt(index=0, row=one, text=text, token_ids=token_ids)
     limits = SessionLimits(turns=1, tokens=1000, new_tokens=99)
     session = Session(prompt=problem, chat=chat, complete=complete, limits=limits, seed=0, name="x")
-    asyncio.run(session.ask(one.prompt))
+    turn = asyncio.run(session.ask(one.prompt))
+    assert answer_text(answer_of(session, turn)) == answer, "a user does not hear the thought"
     assert answer_text(trajectory_of(session, 0, stop_reason="answered").text) == answer
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from dagrpo.core.errors import UserError
 from dagrpo.core.types import Row, StopReason, ToolCall
-from dagrpo.rollout.session import Session, SessionOver, Turn, trajectory_of
+from dagrpo.rollout.session import Session, SessionOver, Turn, answer_of, trajectory_of
 from dagrpo.rollout.tool_runtime.toolbox import Toolbox, not_run, result_messages
 from dagrpo.tools import CallContext, InfrastructureFailure, ToolFunction
 from dagrpo.tools.simulated_users import Interaction
@@ -133,7 +133,7 @@ async def _within_limits(
                     answered = await toolbox.answer(turn, session)
                     calls += answered
                     new = result_messages(turn, answered)
-                elif (answer := await user.reply(turn.answer.content)) is None:
+                elif (answer := await user.reply(answer_of(session, turn))) is None:
                     return _ending(user, turn)
                 else:
                     new = [{"role": "user", "content": answer}]

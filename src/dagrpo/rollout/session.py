@@ -221,6 +221,12 @@ def trajectory_of(
     )
 
 
+def answer_of(session: Session, turn: Turn) -> str:
+    """Return what a user reads of a turn without calls. A thought that its prompt opened begins with its mark, unless it is parsed."""
+    opened = opened_thought(session.prompt.text[-PROMPT_TAIL:]) if turn.answer.is_whole else ""
+    return opened + turn.answer.content
+
+
 def _graded(prompt: str, chat: ChatFormat, last: Turn | None) -> str:
     """Return the last turn as written, without its calls (an argument is no answer).
 

@@ -23,6 +23,12 @@ def test_a_wrong_or_missing_answer_is_to_be_given_again(answer: str) -> None:
     assert _said("gsm8k_feedback", "#### 18", answer) == WRONG
 
 
+@pytest.mark.parametrize("text", ["<think>#### 18</think>#### 17", "<think>#### 18", "#### 18</think>"])
+def test_a_thought_is_not_heard(text: str) -> None:
+    assert _said("gsm8k_feedback", text) == WRONG
+    assert (_said("answer_form", text) == ASK) is not text.endswith("#### 17")
+
+
 def test_the_form_of_an_answer_is_asked_for_once() -> None:
     assert _said("answer_form", "It is 18.") == ASK
     assert _said("answer_form", "It is 18.", "It is 18.") is None

@@ -62,23 +62,27 @@ def own_text(text: str) -> str:
 
 
 def answer_text(text: str) -> str:
-    """Return the policy's own text without its thoughts, in linear time.
+    """Return the policy's own text of a conversation without its thoughts, in linear time."""
+    return without_thoughts(own_text(text))
+
+
+def without_thoughts(text: str) -> str:
+    """Return a text without its thoughts, in linear time; "" if it was cut off in one.
 
     A thought extends from `<think>`, or from the beginning where the prompt has opened it, to `</think>`; so with the marks of other
-    families. A text that was cut off in one has no answer.
-    Tags in quotes are ordinary text, such as a program's.
+    families. Tags in quotes are ordinary text, such as a program's.
     """
     answer: list[str] = []
     start = 0
-    own, thinking = own_text(text), False
-    for tag in _THOUGHT.finditer(own):
+    thinking = False
+    for tag in _THOUGHT.finditer(text):
         ends = _THOUGHT_ENDS.search(tag[0]) is not None
         if ends and not thinking:
             answer.clear()
         elif not thinking:
-            answer.append(own[start : tag.start()])
+            answer.append(text[start : tag.start()])
         start, thinking = tag.end(), not ends
-    return "" if thinking else "".join([*answer, own[start:]])
+    return "" if thinking else "".join([*answer, text[start:]])
 
 
 def opened_thought(prompt: str) -> str:

@@ -25,6 +25,7 @@ from dagrpo.core.urls import mistake_in_server
 from dagrpo.rewards.components import Component, OpenComponent, RewardModel, Weighted
 from dagrpo.rewards.judge_answers import Answer, RecordedAnswers, digest_of
 from dagrpo.rewards.judge_prompt import asked_again, prompt, require_rubric, schema_of, score_in
+from dagrpo_answers.own_text import without_thoughts
 
 if TYPE_CHECKING:
     import httpx
@@ -88,7 +89,7 @@ class Config(Weighted):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Judged:
-    """Outcome for one attempt: its score, and the answers that it took."""
+    """Outcome for one attempt: its score, and the judge's answers that it took."""
 
     score: int | None
     answers: tuple[Answer, ...]
@@ -117,9 +118,9 @@ class _Judge:
         self._has_answered = False  # so that the parameters are right, and a refusal is of its text
 
     def values(self, attempts: Sequence[GradedTrajectory]) -> list[float | None]:
-        """Return score / best of each attempt; None where two answers were no verdict."""
+        """Return score / best of each attempt; 0 without an answer after its thoughts, None where two of the judge's were no verdict."""
         judged = [*self._threads.map(self._judged, attempts)]
-        self._since += judged
+        self._since += [each for each in judged if each.answers]
         return [None if each.score is None else each.score / self._config.best for each in judged]
 
     def metrics(self) -> dict[str, float]:
@@ -132,11 +133,10 @@ class _Judge:
 
     def _judged(self, attempt: GradedTrajectory) -> _Judged:
         config, row = self._config, attempt.trajectory.prompt.row
-        texts = {
-            "question": row.question,
-            "ground_truth": row.ground_truth,
-            "attempt": attempt.trajectory.text,
-        }
+        text = without_thoughts(attempt.trajectory.text)
+        if not text.strip():
+            return _Judged(score=0, answers=())
+        texts = {"question": row.question, "ground_truth": row.ground_truth, "attempt": text}
         messages = prompt(self._rubric, texts, config.best, config.longest, reasons=config.reasons)
         answers: list[Answer] = []
         for _ in range(TRIES):

@@ -12,6 +12,7 @@ from dagrpo.core.experiment import Experiment
 from dagrpo.core.section import Factor
 from dagrpo.core.trajectory import GradedTrajectory
 from dagrpo.rewards.components import Component, OpenComponent, RewardModel, Weighted
+from dagrpo_answers.own_text import without_thoughts
 
 MANIFEST = "manifest.json"  # of its folder: lists its files with their digests
 CLIPPED = "reward/reward_model_clipped_fraction"
@@ -59,16 +60,23 @@ class _Scored:
         self._clipped: list[bool] = []
 
     def values(self, attempts: Sequence[GradedTrajectory]) -> list[float | None]:
-        """Return clip((score - mean) / scale, lowest, highest) of each prompt's messages with the policy's text as the answer."""
+        """Return clip((score - mean) / scale, lowest, highest) of each prompt's messages with the policy's answer.
+
+        An answer is the text without its thoughts. Where there is none, the value is `lowest`, and the model is not asked.
+        """
         config = self._config
+        answers = [without_thoughts(each.trajectory.text) for each in attempts]
         conversations = [
-            (*each.trajectory.prompt.row.prompt, {"role": "assistant", "content": each.trajectory.text})
-            for each in attempts
+            (*each.trajectory.prompt.row.prompt, {"role": "assistant", "content": answer})
+            for each, answer in zip(attempts, answers, strict=True)
+            if answer.strip()
         ]
-        scores = [(score - config.mean) / config.scale for score in self._model.scores(conversations)]
-        values = [min(config.highest, max(config.lowest, score)) for score in scores]
-        self._clipped += [value != score for value, score in zip(values, scores, strict=True)]
-        return [*values]
+        scores = self._model.scores(conversations) if conversations else []
+        normalised = [(score - config.mean) / config.scale for score in scores]
+        values = [min(config.highest, max(config.lowest, score)) for score in normalised]
+        self._clipped += [value != score for value, score in zip(values, normalised, strict=True)]
+        of_answers = iter(values)
+        return [next(of_answers) if answer.strip() else config.lowest for answer in answers]
 
     def metrics(self) -> dict[str, float]:
         """Return the share of clipped values since the last call."""

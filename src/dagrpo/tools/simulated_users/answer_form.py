@@ -8,14 +8,15 @@ from collections.abc import Sequence
 from dagrpo.core.types import Row
 from dagrpo.rewards.verifiers import get_verifier
 from dagrpo.tools.simulated_users import Interaction
+from dagrpo_answers.judging import has_form
 
 ASK = "I cannot find your final answer. Please give it in the form that was asked for."
 
 
 def reply(row: Row, answers: Sequence[str]) -> str | None:
     """Return the question after a first answer without the form of its verifier; None after any other."""
-    formatted = get_verifier(row.verifier).formatted
-    return ASK if len(answers) == 1 and not formatted(answers[0]) else None
+    asks = len(answers) == 1 and not has_form(get_verifier(row.verifier), answers[0])
+    return ASK if asks else None
 
 
 INTERACTION = Interaction(reply=reply)
