@@ -1,6 +1,7 @@
 """The tools of an MCP server: described by it, answered by it, and there again after it dies."""
 
 import asyncio
+import json
 import os
 import sys
 from contextlib import suppress
@@ -11,6 +12,9 @@ import psutil
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.hostile import anything
 from tests.tools.calls import context
 
 from dagrpo.core.errors import UserError
@@ -98,6 +102,78 @@ def test_a_line_that_is_too_long_is_an_error_of_the_call_and_the_next_call_has_a
             assert await _told(tool, "add", a=1, b=1) == "2"
 
     asyncio.run(ask())
+
+
+BARE = """
+import json, sys
+SCHEMA = {"type": "object", "properties": {"a": {"pattern": "^(a+)+$"}}}
+for line in sys.stdin:
+    asked = json.loads(line)
+    number, method = asked.get("id"), asked["method"]
+    if method == "initialize":
+        about = {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInfo": {"name": "a", "version": "1"}}
+        print(json.dumps({"jsonrpc": "2.0", "id": number, "result": about}), flush=True)
+    elif method == "tools/call":
+        print(asked["params"]["arguments"]["line"].replace("NUMBER", str(number)), flush=True)
+    elif method == "tools/list":
+        tool = {"name": "say", "inputSchema": {"type": "object"}, "outputSchema": SCHEMA}
+        print(json.dumps({"jsonrpc": "2.0", "id": number, "result": {"tools": [tool]}}), flush=True)
+    elif number is not None:
+        print(json.dumps({"jsonrpc": "2.0", "id": number, "error": {"code": -32601, "message": "?"}}), flush=True)
+"""
+
+
+def _answers(folder: Path, *lines: str) -> list[str]:
+    """What the policy is told where a server answers its calls with these lines."""
+
+    async def ask() -> list[str]:
+        config = Config(command=[sys.executable, "-c", BARE])
+        async with TOOL.open(config, ToolPlace(folder=folder, passages=None)) as tool:
+            return [await asyncio.wait_for(_told(tool, "say", line=line), 30) for line in lines]
+
+    return asyncio.run(ask())
+
+
+def _result(result: str) -> str:
+    return f'{{"jsonrpc": "2.0", "id": NUMBER, "result": {result}}}'
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        '{"content": [], "structuredContent": {"a": ' + "[" * 5000 + "]" * 5000 + "}}",
+        '{"content": [], "structuredContent": {"a": [' + "[]," * 1_000_000 + "0]}}",
+        '{"content": [' + '{"type": "text", "text": ""},' * 100_000 + '{"type": "text", "text": ""}]}',
+        '{"content": [], "structuredContent": {"a": 1' + "0" * 5000 + "}}",
+        '{"content": [], "content": [{"type": "text", "text": "b"}]}',
+        '{"content": [{"type": "text", "text": "\\ud800"}]}',
+        '{"content": [}',
+    ],
+    ids=lambda result: result[:50],
+)
+def test_an_answer_that_cannot_be_read_is_an_error_at_once_and_the_next_call_is_answered(
+    tmp_path: Path, result: str
+) -> None:
+    first, second = _answers(tmp_path, _result(result), _result('{"content": [{"type": "text", "text": "fine"}]}'))
+    assert first.startswith("InfrastructureFailure")
+    assert "answered with a line that is no message of the protocol" in first
+    assert second == "fine"
+
+
+def test_a_result_is_not_matched_with_the_servers_own_patterns(tmp_path: Path) -> None:
+    """One of them would take years, and nothing else would run."""
+    text = "a" * 60 + "!"
+    log = '{"level": "info"}\n[INFO] called\n'
+    answers = _answers(tmp_path, log + _result(f'{{"content": [], "structuredContent": {{"a": "{text}"}}}}'))
+    assert answers == [f'{{"a": "{text}"}}']
+
+
+@settings(max_examples=2, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(anything.map(json.dumps), min_size=10, max_size=10))
+def test_any_result_is_a_text_or_a_failure(tmp_path: Path, results: list[str]) -> None:
+    parts = [f'{{"content": [{{"type": "text", "text": {result}}}], "isError": {result}}}' for result in results]
+    for told in _answers(tmp_path, *map(_result, [*results, *parts])):
+        told.encode()
 
 
 def test_a_body_without_end_is_an_error_of_the_call(tmp_path: Path) -> None:

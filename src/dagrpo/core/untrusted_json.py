@@ -14,12 +14,12 @@ _CHECKED = (str, list, dict)  # numbers need no look
 Read = TypeVar("Read")
 
 
-def read_json(data: bytes | str, *, constants: bool = False) -> Any:
+def read_json(data: bytes | str, *, constants: bool = False, most_opened: int = MOST_OPENED) -> Any:
     """Return the parsed value. Raises ValueError, with a sentence, if it is invalid or exceeds a limit.
 
-    constants: NaN and Infinity, which are no JSON, are numbers.
+    constants: NaN and Infinity, which are no JSON, are numbers. most_opened: brackets and braces.
     """
-    _require_few(data)
+    _require_few(data, most_opened)
     value = _within_limits(lambda: json.loads(data, **_strict(constants)))
     require_storable(value)
     return value
@@ -59,10 +59,10 @@ def _within_limits(read: Callable[[], Read]) -> Read:
         raise ValueError(f"it is not JSON ({error.msg} at character {error.pos})") from None
 
 
-def _require_few(data: bytes | str) -> None:
+def _require_few(data: bytes | str, most_opened: int = MOST_OPENED) -> None:
     opened, commas = (sum(map(_counter(data), signs)) for signs in ("[{", ","))
-    if opened > MOST_OPENED:
-        raise ValueError(f"it has more than {MOST_OPENED} brackets")
+    if opened > most_opened:
+        raise ValueError(f"it has more than {most_opened} brackets")
     if commas > MOST_COMMAS:
         raise ValueError(f"it has more than {MOST_COMMAS} commas")
 

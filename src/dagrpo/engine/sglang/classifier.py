@@ -9,12 +9,13 @@ from tempfile import TemporaryDirectory
 from typing import Literal
 
 import torch
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 from safetensors.torch import save_file
 from typing_extensions import TypedDict
 
 from dagrpo.checkpoints.formats.huggingface import HuggingFaceTensors
 from dagrpo.checkpoints.weight_map import INDEX
+from dagrpo.core.untrusted_json import read_json
 from dagrpo.engine.background import BackgroundLoop, all_of
 from dagrpo.engine.errors import ServerError
 from dagrpo.engine.http import Endpoint, HttpServer
@@ -75,8 +76,8 @@ class SGLangClassifier:
         if len(answer) > len(conversations) * MOST_BYTES:
             raise refused(server.address, "/classify", f"{len(answer):,} bytes", answer)
         try:
-            replies = _REPLIES.validate_json(answer)
-        except ValidationError:
+            replies = _REPLIES.validate_python(read_json(answer), strict=True)
+        except ValueError:  # ValidationError is one
             raise refused(server.address, "/classify", "scores are missing", answer) from None
         scores = [reply["embedding"] for reply in replies]
         if len(scores) != len(conversations) or not all(len(each) == 1 and math.isfinite(each[0]) for each in scores):

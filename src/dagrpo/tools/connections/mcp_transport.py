@@ -1,12 +1,14 @@
-"""Transports of MCP that bound the bytes of a server's message.
+"""Transports of MCP that bound a server's message.
 
-Those of the official package read a line of a program, or a JSON body, without limit.
+Those of the official package read a line of a program, or a JSON body, without limit, and check each value several times while the
+event loop waits.
 """
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, TextIO
 
+from dagrpo.core.untrusted_json import read_json
 from dagrpo.tools.connections.over_http import MOST_BYTES
 
 if TYPE_CHECKING:
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
     from httpx2 import Response
     from mcp import StdioServerParameters
 
+MOST_OPENED = 20_000  # brackets and braces of a message, which take a second to check
 SECONDS_TO_END = 2.0  # for a program whose stdin is closed, and again after SIGTERM
 
 
@@ -23,7 +26,7 @@ async def program(
 ) -> AsyncIterator[tuple[Any, Any]]:
     """Yield the streams of a program that is started here, and ended with its children.
 
-    report: called with the reason, if the stream of answers ends because a line is too long.
+    report: called with the reason, if the stream of answers ends because of a line that is too long or no message.
     """
     import anyio
     from mcp.client.stdio import get_default_environment
@@ -58,17 +61,24 @@ async def _receive(process: "Process", incoming: Any, report: Callable[[str], No
     from anyio.streams.buffered import BufferedByteReceiveStream
     from mcp.shared.message import SessionMessage
     from mcp_types import jsonrpc_message_adapter
+    from pydantic import ValidationError
 
     assert process.stdout is not None
     lines = BufferedByteReceiveStream(process.stdout)
     try:
         while True:
             line = await lines.receive_until(b"\n", MOST_BYTES)
+            if b'"jsonrpc"' not in line:
+                continue  # a program's log
             try:
-                message: Any = SessionMessage(jsonrpc_message_adapter.validate_json(line, by_name=False))
-            except ValueError as error:
-                message = error
-            await incoming.send(message)
+                value = read_json(line, constants=True, most_opened=MOST_OPENED)
+                message = jsonrpc_message_adapter.validate_python(value, by_name=False)
+            except ValueError as error:  # whatever it was to answer would wait for ever
+                fault = "it is none" if isinstance(error, ValidationError) else str(error)
+                report(f"answered with a line that is no message of the protocol ({fault})")
+                await incoming.aclose()
+                return
+            await incoming.send(SessionMessage(message))
     except anyio.DelimiterNotFound:
         report(_too_long())
         await incoming.aclose()
@@ -101,27 +111,36 @@ async def address(url: str) -> AsyncIterator[tuple[Any, Any]]:
 
 
 async def _bound(response: "Response") -> None:
-    """Bound a body; that of a stream of events has a limit per event instead. A compressed one is not decompressed."""
+    """Bound a body, and each event of a stream of events. A compressed one is not decompressed."""
     from httpx2 import AsyncByteStream, StreamError
+
+    has_events = response.headers.get("content-type", "").lower().startswith("text/event-stream")
 
     class Bounded(AsyncByteStream):
         def __init__(self, stream: Any) -> None:
             self._stream = stream
 
         async def __aiter__(self) -> AsyncIterator[bytes]:
-            count = 0
+            count = opened = 0
             async for chunk in self._stream:
-                count += len(chunk)
+                if has_events and (end := max(map(chunk.rfind, (b"\n\n", b"\r\r", b"\r\n\r\n")))) >= 0:
+                    count = opened = 0
+                    last = chunk[end:]
+                else:
+                    last = chunk
+                count += len(last)
+                opened += last.count(b"[") + last.count(b"{")
                 if count > MOST_BYTES:
                     raise StreamError(_too_long())
+                if opened > MOST_OPENED:
+                    raise StreamError(f"answered with more than {MOST_OPENED} brackets")
                 yield chunk
 
         async def aclose(self) -> None:
             await self._stream.aclose()
 
     response.headers.pop("content-encoding", None)
-    if not response.headers.get("content-type", "").lower().startswith("text/event-stream"):
-        response.stream = Bounded(response.stream)
+    response.stream = Bounded(response.stream)
 
 
 def _too_long() -> str:
