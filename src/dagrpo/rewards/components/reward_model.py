@@ -62,7 +62,7 @@ class _Scored:
     def values(self, attempts: Sequence[GradedTrajectory]) -> list[float | None]:
         """Return clip((score - mean) / scale, lowest, highest) of each prompt's messages with the policy's answer.
 
-        An answer is the text without its thoughts. Where there is none, the value is `lowest`, and the model is not asked.
+        An answer is the text without its thoughts. Without one the value is `lowest`, and the model is not asked.
         """
         config = self._config
         answers = [without_thoughts(each.trajectory.text) for each in attempts]
