@@ -7,11 +7,11 @@ math-verify's own limit is off: it works by signals, which only a main thread ma
 multiplication does not hear. worker.py compares; the verifiers decide which answers need no worker.
 """
 
-import itertools
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from queue import LifoQueue
 
 from dagrpo_answers.worker_process import MEMORY_BYTES, Comparison, Reply, Worker
 
@@ -21,53 +21,45 @@ SECONDS_PER_TEXT = 0.5  # the same for a whole text, which math-verify searches 
 MOST_REMEMBERED = 1 << 15  # replies: some 10 MB of ordinary answers, and at most 500 MB
 
 
-class _Budget:
-    """The remaining time of a batch, in seconds of workers; thread-safe."""
-
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
-        self._lock = threading.Lock()
-
-    @property
-    def is_spent(self) -> bool:
-        with self._lock:
-            return self._seconds <= 0
-
-    def spend(self, seconds: float) -> None:
-        with self._lock:
-            self._seconds -= seconds
-
-
 class WorkerPool:
     """Workers, started when first needed, and their latest replies; thread-safe."""
 
     def __init__(self, *, seconds: float, processes: int = 1, memory_bytes: int = MEMORY_BYTES) -> None:
         self._seconds = seconds
         self._workers = [Worker(memory_bytes) for _ in range(processes)]
-        self._free = list(self._workers)
-        self._changed = threading.Condition()
+        self._free: LifoQueue[Worker] = LifoQueue()  # the one that answered last is warm
+        for worker in self._workers:
+            self._free.put(worker)
         self._threads = ThreadPoolExecutor(processes, thread_name_prefix="grading")
+        self._lock = threading.Lock()
         self._known: dict[Comparison, Reply] = {}  # without unverifiable: another time it may be decided
 
     def compare(self, comparisons: Sequence[Comparison]) -> list[Reply]:
         """Return one reply for each comparison, in order. The same question is asked once, and costly ones after all others."""
-        with self._changed:
+        with self._lock:
             known = {each: self._known[each] for each in dict.fromkeys(comparisons) if each in self._known}
         unknown = (each for each in dict.fromkeys(comparisons) if each not in known)
         questions = sorted(unknown, key=lambda comparison: comparison.costly)
-        ordinary = sum(SECONDS_PER_TEXT if each.published else SECONDS_PER_ANSWER for each in questions)
-        budget = _Budget(LIMITS_OF_A_BATCH * self._seconds * len(self._workers) + ordinary)
-        replies = dict(zip(questions, self._threads.map(lambda each: self._one(each, budget), questions), strict=True))
-        self._remember(
-            {each: reply for each, reply in replies.items() if reply != "unverifiable" and not each.published}
-        )
-        return [known.get(comparison) or replies[comparison] for comparison in comparisons]
+        left = LIMITS_OF_A_BATCH * self._seconds * len(self._workers)  # seconds of workers
+        left += sum(SECONDS_PER_TEXT if each.published else SECONDS_PER_ANSWER for each in questions)
 
-    def _remember(self, replies: Mapping[Comparison, Reply]) -> None:
-        with self._changed:
-            self._known |= replies
-            for oldest in list(itertools.islice(self._known, max(0, len(self._known) - MOST_REMEMBERED))):
-                del self._known[oldest]
+        def one(question: Comparison) -> Reply:
+            nonlocal left
+            if question.hopeless or left <= 0:
+                return "unverifiable"
+            reply, seconds = self._ask(question)
+            with self._lock:
+                left -= seconds
+            return reply
+
+        replies = dict(zip(questions, self._threads.map(one, questions), strict=True))
+        with self._lock:
+            self._known |= {
+                each: reply for each, reply in replies.items() if reply != "unverifiable" and not each.published
+            }
+            while len(self._known) > MOST_REMEMBERED:
+                del self._known[next(iter(self._known))]
+        return [known.get(comparison) or replies[comparison] for comparison in comparisons]
 
     def close(self) -> None:
         """End all processes. What is being compared is finished first."""
@@ -75,26 +67,14 @@ class WorkerPool:
         for worker in self._workers:
             worker.kill()
 
-    def _one(self, comparison: Comparison, budget: _Budget) -> Reply:
-        if comparison.hopeless or budget.is_spent:
-            return "unverifiable"
-        worker = self._take()
+    def _ask(self, question: Comparison) -> tuple[Reply, float]:
+        """Return the reply, and what it has cost in seconds of a worker."""
+        worker = self._free.get()
         try:
             worker.warm_up()
             start = time.monotonic()
-            reply = worker.ask(comparison, self._seconds)
+            reply = worker.ask(question, self._seconds)
             # A worker that is lost has to be started again, however soon it was.
-            budget.spend(max(self._seconds if reply == "unverifiable" else 0.0, time.monotonic() - start))
-            return reply
+            return reply, max(self._seconds if reply == "unverifiable" else 0.0, time.monotonic() - start)
         finally:
-            with self._changed:
-                self._free.append(worker)
-                self._changed.notify()
-
-    def _take(self) -> Worker:
-        """Return a free worker, a warm one if there is one."""
-        with self._changed:
-            self._changed.wait_for(lambda: bool(self._free))
-            worker = max(self._free, key=lambda worker: worker.warm)
-            self._free.remove(worker)
-            return worker
+            self._free.put(worker)

@@ -2,11 +2,11 @@ r"""The worker process of pool.py, which compares answers with math-verify.
 
 python -P -m dagrpo_answers.worker MEMORY_BYTES
 
-One JSON line in, one out: `{"answer": "\\frac{2}{4}", "ground_truth": "\\frac{1}{2}", "seconds": 2.0}` -> `{"verdict": "right"}`;
-an answer of null asks only whether the ground truth can be read, and with `"published": true` the answer is a whole text, which the
-library reads by its own defaults. The process ends when its input does, and the kernel
-ends it after somewhat more than a line's `seconds` (the parent is to end it first), so that it never outlives a killed
-parent. pool.py restarts it.
+Its standard input is a socket with one message of JSON in, one out (multiprocessing's framing, without pickle):
+`{"answer": "\\frac{2}{4}", "ground_truth": "\\frac{1}{2}", "published": false, "seconds": 2.0}` -> `"right"`; an answer of null asks only
+whether the ground truth can be read, and with `"published": true` the answer is a whole text, which the library reads by its own
+defaults. The process ends when its input does, and the kernel ends it after somewhat more than a message's `seconds` (the parent is to
+end it first), so that it never outlives a killed parent. pool.py restarts it.
 """
 
 import json
@@ -19,7 +19,8 @@ import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any, TextIO
+from multiprocessing.connection import Connection
+from typing import Any
 
 from math_verify import LatexExtractionConfig, parse, verify
 from math_verify.parser import normalize_latex, parse_latex_cached
@@ -52,39 +53,34 @@ _NORMALIZATION = replace(LatexExtractionConfig().normalization_config, units=Fal
 
 
 def main() -> None:
-    """Answer lines until there are no more."""
+    """Answer messages until there are no more."""
     memory = int(sys.argv[1])
     resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     logging.disable(logging.CRITICAL)
-    replies = _private_stdout()
     sys.setrecursionlimit(DEEPEST_RECURSION)
     threading.stack_size(STACK_BYTES)
-    thread = threading.Thread(target=_serve, args=(replies, memory))
+    thread = threading.Thread(target=_serve, args=(Connection(0), memory))
     thread.start()
     thread.join()
 
 
-def _private_stdout() -> TextIO:
-    """Return the stream for replies, and redirect stdout, where libraries print, to stderr."""
-    replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
-    return replies
-
-
-def _serve(replies: TextIO, memory: int) -> None:
+def _serve(messages: Connection, memory: int) -> None:
     for answer in WARM_UP:
         _decide(answer, answer)
-    print(json.dumps({"ready": True}), file=replies, flush=True)
-    for line in sys.stdin:
-        request = json.loads(line)
+    messages.send_bytes(b"ready")
+    while True:
+        try:
+            request = json.loads(messages.recv_bytes())
+        except (EOFError, OSError):  # the parent has ended
+            return
         signal.setitimer(signal.ITIMER_REAL, request["seconds"] + GRACE_SECONDS)
         reply = _reply(request, memory)
         signal.setitimer(signal.ITIMER_REAL, 0)
-        print(json.dumps(reply), file=replies, flush=True)
+        messages.send_bytes(json.dumps(reply).encode())
 
 
-def _reply(request: dict[str, Any], memory: int) -> dict[str, str]:
+def _reply(request: dict[str, Any], memory: int) -> str:
     """Return the verdict. math-verify takes an allocation that failed for two different values, so one that came near ends here."""
     try:
         judge = _published if request["published"] else _judge
@@ -93,7 +89,7 @@ def _reply(request: dict[str, Any], memory: int) -> dict[str, str]:
         os._exit(1)
     if _peak_bytes() > memory // 2:
         os._exit(1)
-    return {"verdict": verdict}
+    return verdict
 
 
 def _published(text: str, ground_truth: str) -> str:

@@ -3,14 +3,15 @@
 import json
 import os
 import re
-import select
 import signal
 import subprocess
 import sys
 import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from typing import IO, Literal, get_args
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from typing import Literal, get_args
 
 Reply = Literal["right", "wrong", "unverifiable", "no_ground_truth"]
 
@@ -20,7 +21,6 @@ DEEPEST_NESTING = 60  # a deeper one is not sent
 MEMORY_BYTES = 2 << 30  # address space of one worker
 START_SECONDS = 300.0  # to import math-verify takes less than one, except on a machine with much other work
 MOMENT_SECONDS = 0.1  # a question is repeated once if the process ended sooner than this
-PIECE = 1 << 20  # bytes read at once
 MODULE = "dagrpo_answers.worker"
 VARIABLES = {"OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0"}
 
@@ -72,12 +72,13 @@ def _nesting(text: str) -> int:
 
 
 class Worker:
-    """A child process that answers each line with a line. Used by one thread at a time."""
+    """A child process that answers each message with a message. Used by one thread at a time."""
 
     def __init__(self, memory_bytes: int = MEMORY_BYTES) -> None:
         self._command = [sys.executable, "-P", "-m", MODULE, str(memory_bytes)]
         self._process: subprocess.Popen[bytes] | None = None
-        self.warm = False  # math-verify is imported, and waits
+        self._messages: Connection | None = None
+        self._is_warm = False  # math-verify is imported, and waits
 
     def start(self) -> None:
         """Start the process, unless it runs; it warms up by itself."""
@@ -85,88 +86,67 @@ class Worker:
             self.kill()  # it died while idle
         if self._process is not None:
             return
-        self.warm = False
-        self._process = subprocess.Popen(
-            self._command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            bufsize=0,
-            env=os.environ | VARIABLES,
-            start_new_session=True,
-        )
+        self._messages, other = Pipe()
+        with other:
+            self._process = subprocess.Popen(
+                self._command,
+                stdin=other.fileno(),
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                env=os.environ | VARIABLES,
+                start_new_session=True,
+            )
 
     def warm_up(self) -> None:
         """Wait until math-verify is imported. Raises RuntimeError if no process can be started."""
         self.start()
-        if not self.warm and self._exchange(b"", START_SECONDS) is None:  # its first line says that it is ready
+        if not self._is_warm and self._exchange(b"", START_SECONDS) is None:  # its first message says that it is ready
             self.kill()
             raise RuntimeError(
                 f"the worker process {MODULE} did not start: run python -m {MODULE} {MEMORY_BYTES} to see why."
             )
-        self.warm = True
+        self._is_warm = True
 
     def ask(self, comparison: Comparison, seconds: float) -> Reply:
         """Return math-verify's reply, unverifiable if it took too long or ended the process.
 
         Warming up does not count. Raises RuntimeError if no process can be started.
         """
-        request = {**asdict(comparison), "seconds": seconds}
-        question = json.dumps(request).encode() + b"\n"
+        question = json.dumps({**asdict(comparison), "seconds": seconds}).encode()
         self.warm_up()
         start = time.monotonic()
-        line = self._exchange(question, seconds)
-        if line is None and time.monotonic() - start < MOMENT_SECONDS:
+        answer = self._exchange(question, seconds)
+        if answer is None and time.monotonic() - start < MOMENT_SECONDS:
             # A process that was killed while idle may look alive until its last thread is gone: that is no answer's fault.
             self.kill()
             self.warm_up()
-            line = self._exchange(question, seconds - MOMENT_SECONDS)
-        if line is None:
+            answer = self._exchange(question, seconds - MOMENT_SECONDS)
+        if answer is None:
             self.kill()
             self.start()  # to be warm for the next question
             return "unverifiable"
-        reply: Reply = json.loads(line)["verdict"]
+        reply: Reply = json.loads(answer)
         assert reply in get_args(Reply)
         return reply
 
     def kill(self) -> None:
         """End the process and all that it may have started."""
-        self.warm = False
+        self._is_warm = False
         process, self._process = self._process, None
         if process is None:
             return
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-        for pipe in (process.stdin, process.stdout):
-            assert pipe is not None
-            pipe.close()
+        assert self._messages is not None
+        self._messages.close()
 
-    def _exchange(self, line: bytes, seconds: float) -> bytes | None:
-        """Send a line and return the answer; None if the process takes too long or ends."""
-        assert self._process is not None
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        deadline = time.monotonic() + seconds
-        with suppress(BrokenPipeError):  # it has ended; reading reports that
-            _write(self._process.stdin, line)
-        return _read_line(self._process.stdout, deadline)
-
-
-def _write(pipe: IO[bytes], line: bytes) -> None:
-    """Write the whole line: a pipe may take a part at a time."""
-    rest = memoryview(line)
-    while rest:
-        rest = rest[pipe.write(rest) :]
-
-
-def _read_line(pipe: IO[bytes], deadline: float) -> bytes | None:
-    readable = select.poll()
-    readable.register(pipe, select.POLLIN)
-    line = bytearray()
-    while (remaining := deadline - time.monotonic()) > 0 and readable.poll(remaining * 1000):
-        received = os.read(pipe.fileno(), PIECE)
-        line += received
-        if not received or line.endswith(b"\n"):
-            return bytes(line) or None
-    return None
+    def _exchange(self, message: bytes, seconds: float) -> bytes | None:
+        """Send a message, if it is not empty, and return the answer; None if the process takes too long or ends."""
+        assert self._messages is not None
+        with suppress(EOFError, OSError):  # it has ended
+            if message:
+                self._messages.send_bytes(message)
+            if self._messages.poll(seconds):
+                return self._messages.recv_bytes()
+        return None
