@@ -85,12 +85,3 @@ def test_a_verifier_of_the_parameters_overrides_the_one_of_the_task(grader: Grad
     assert [score.verdict for score in by_task] == ["missing", "right"]
     assert [score.verdict for score in overridden] == ["right", "missing"]
     assert [score.components["format"] for score in overridden] == [1.0, 0.0]
-
-
-def test_a_ground_truth_that_is_no_number_is_an_error_that_names_its_row(grader: Grader) -> None:
-    with pytest.raises(ValueError, match=r"^row 1: 'x' is not a plain number .*\.$"):
-        scores([attempt("#### 18"), attempt("#### 18", ground_truth="x")], PRICES, grader)
-
-
-def test_no_attempts_have_no_scores(grader: Grader) -> None:
-    assert scores([], Reward(), grader) == []

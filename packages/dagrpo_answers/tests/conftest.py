@@ -1,11 +1,11 @@
-"""One grader for all tests of a process, and a measure of growth."""
+"""One judge for all tests of a process, and a measure of growth."""
 
 import time
 from collections.abc import Callable, Iterator
 
 import pytest
 
-from dagrpo.rewards.grading import Grader
+from dagrpo_answers import Judge
 
 Growth = Callable[[Callable[[str], object], Callable[[int], str]], float]
 
@@ -15,9 +15,9 @@ NOISE_SECONDS = 100e-6
 
 
 @pytest.fixture(scope="session")
-def grader() -> Iterator[Grader]:
-    with Grader(verify_seconds=5.0, processes=1) as grader:
-        yield grader
+def judge() -> Iterator[Judge]:
+    with Judge(seconds=5.0) as judge:
+        yield judge
 
 
 @pytest.fixture

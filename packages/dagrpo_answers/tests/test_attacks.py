@@ -6,13 +6,13 @@ from hypothesis import strategies as st
 from packages.dagrpo_answers.tests.conftest import Growth
 from packages.dagrpo_answers.tests.notations import TWO
 
-from dagrpo.rewards.grading import Grader
-from dagrpo.rewards.verifiers import get_verifier
+from dagrpo_answers import Judge
 from dagrpo_answers.forms import read
 from dagrpo_answers.latex import equal
 from dagrpo_answers.own_text import own_text
 from dagrpo_answers.text_match import normalise
 from dagrpo_answers.verifier import Extractor
+from dagrpo_answers.verifiers import get_verifier
 
 # The zeros of scripts with decimal digits of their own: Arabic, Persian, Devanagari, Bengali, Thai, full-width, bold.
 ZEROS = (0x0660, 0x06F0, 0x0966, 0x09E6, 0x0E50, 0xFF10, 0x1D7CE)
@@ -100,11 +100,11 @@ def test_digits_of_another_script_belong_to_the_number_before(numbers: tuple[int
 @settings(max_examples=10)
 @given(numbers=TWO)
 def test_a_box_on_the_answer_line_is_no_answer_where_the_line_says_more(
-    form: str, numbers: tuple[int, int], grader: Grader
+    form: str, numbers: tuple[int, int], judge: Judge
 ) -> None:
     truths = [str(number) for number in numbers]
     texts = [f"Answer: {filled(form, numbers)}"] * 2
-    judged = grader.judge(texts, truths, ["math_dapo"] * 2, "strict")
+    judged = judge.judge(texts, truths, ["math_dapo"] * 2, "strict")
     assert "right" not in [judgement.verdict for judgement in judged]
 
 
@@ -117,9 +117,9 @@ def test_a_box_in_a_sentence_on_the_answer_line_is_the_answer(form: str, numbers
 @pytest.mark.parametrize("form", BOXES_IN_A_BOX)
 @settings(max_examples=10)
 @given(numbers=TWO)
-def test_a_box_in_a_box_is_a_part_of_it(form: str, numbers: tuple[int, int], grader: Grader) -> None:
+def test_a_box_in_a_box_is_a_part_of_it(form: str, numbers: tuple[int, int], judge: Judge) -> None:
     text = f"\\boxed{{{filled(form, numbers)}}}"
-    judged = grader.judge([text] * 2, [str(number) for number in numbers], ["math"] * 2, "strict")
+    judged = judge.judge([text] * 2, [str(number) for number in numbers], ["math"] * 2, "strict")
     assert "right" not in [judgement.verdict for judgement in judged]
 
 
@@ -159,10 +159,10 @@ def test_flexible_reads_a_number_beside_tags_units_and_asian_words(form: str, nu
     assert answer_of(text, "gsm8k", "flexible") == str(numbers[0])
 
 
-def test_formulas_in_another_spelling_are_the_same_and_others_are_not(grader: Grader) -> None:
+def test_formulas_in_another_spelling_are_the_same_and_others_are_not(judge: Judge) -> None:
     pairs = [*SAME_FORMULAS, *OTHER_FORMULAS]
     texts, truths = [f"\\boxed{{{answer}}}" for answer, _ in pairs], [truth for _, truth in pairs]
-    judged = grader.judge(texts, truths, ["math"] * len(pairs), "strict")
+    judged = judge.judge(texts, truths, ["math"] * len(pairs), "strict")
     right = {pair for pair, judgement in zip(pairs, judged, strict=True) if judgement.verdict == "right"}
     assert right == set(SAME_FORMULAS)
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packages.dagrpo_answers.tests.notations import NO_ANSWERS, TWO, WRITTEN
 
-from dagrpo.rewards.grading import Grader
+from dagrpo_answers import Judge
 from dagrpo_answers.boxes import extract
 from dagrpo_answers.forms import read
 from dagrpo_answers.latex import equal
@@ -77,12 +77,12 @@ def test_every_place_of_an_answer_reads_the_same_number(notation: str, data: st.
 @pytest.mark.parametrize("kind", NO_ANSWERS)
 @given(numbers=TWO, data=st.data())
 def test_what_is_no_answer_is_right_for_none_of_its_numbers(
-    kind: str, numbers: tuple[int, int], data: st.DataObject, grader: Grader
+    kind: str, numbers: tuple[int, int], data: st.DataObject, judge: Judge
 ) -> None:
     form = data.draw(st.sampled_from(NO_ANSWERS[kind]))
     text = form.format(*numbers, 5)
     truths = [str(number) for number in numbers]
-    judged = grader.judge(
+    judged = judge.judge(
         [f"\\boxed{{{text}}}", f"Answer: {text}"] * 2, truths * 2, ["math"] * 2 + ["math_dapo"] * 2, "strict"
     )
     assert "right" not in {judgement.verdict for judgement in judged}

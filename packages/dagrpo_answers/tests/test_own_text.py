@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packages.dagrpo_answers.tests.conftest import FACTOR, Growth
 
-from dagrpo.rewards.grading import Grader
+from dagrpo_answers import Judge
 from dagrpo_answers.judging import has_form
 from dagrpo_answers.own_text import answer_text, own_text
 from dagrpo_answers.verifiers import get_verifier
@@ -37,7 +37,7 @@ ANSWERS = (
 @pytest.mark.parametrize("echo", ECHOES)
 @pytest.mark.parametrize(("verifier", "answer", "truth"), ANSWERS)
 def test_an_answer_that_only_a_tool_gave_is_none(
-    verifier: str, answer: str, truth: str, echo: str, grader: Grader
+    verifier: str, answer: str, truth: str, echo: str, judge: Judge
 ) -> None:
     own, told = f"Let me see.\n{answer}\nSo it is.", echo.format(answer)
     texts = [
@@ -47,7 +47,7 @@ def test_an_answer_that_only_a_tool_gave_is_none(
         f"{told}\n{own}",
     ]
     for extractor in ("strict", "flexible"):
-        judged = grader.judge(texts, [truth] * 4, [verifier] * 4, extractor)
+        judged = judge.judge(texts, [truth] * 4, [verifier] * 4, extractor)
         assert [judgement.verdict == "right" for judgement in judged] == [False, False, False, True]
 
 
@@ -110,10 +110,10 @@ DRAFTS = (
 @pytest.mark.parametrize(("thought", "right"), THOUGHTS)
 @pytest.mark.parametrize(("verifier", "answer", "draft", "truth"), DRAFTS)
 def test_a_thought_is_no_answer(
-    verifier: str, answer: str, draft: str, truth: str, thought: str, right: bool, grader: Grader
+    verifier: str, answer: str, draft: str, truth: str, thought: str, right: bool, judge: Judge
 ) -> None:
     for extractor in ("strict", "flexible"):
-        (judged,) = grader.judge([thought.format(right=answer, wrong=draft)], [truth], [verifier], extractor)
+        (judged,) = judge.judge([thought.format(right=answer, wrong=draft)], [truth], [verifier], extractor)
         assert (judged.verdict == "right") is right
 
 

@@ -2,7 +2,7 @@ r"""Texts that were once paid wrongly or refused wrongly, one by one; test_notat
 
 import pytest
 
-from dagrpo.rewards.grading import Grader
+from dagrpo_answers import Judge
 from dagrpo_answers.verifier import Extractor
 
 # an answer -> the numbers it is right for, and those it must not be right for, in `\boxed{...}` and on a line `Answer:`
@@ -252,19 +252,19 @@ TEXTS: list[tuple[str, str, str, Extractor, bool]] = [
 
 @pytest.mark.parametrize(("answer", "right", "wrong"), FORMULAS)
 def test_a_formula_is_right_for_one_number_at_most(
-    answer: str, right: tuple[str, ...], wrong: tuple[str, ...], grader: Grader
+    answer: str, right: tuple[str, ...], wrong: tuple[str, ...], judge: Judge
 ) -> None:
     truths = [*right, *wrong]
     for verifier, form in (("math", "\\boxed{{{}}}"), ("math_dapo", "Answer: {}"), ("geo3k", "\\boxed{{{}}}")):
-        judged = grader.judge([form.format(answer)] * len(truths), truths, [verifier] * len(truths), "strict")
+        judged = judge.judge([form.format(answer)] * len(truths), truths, [verifier] * len(truths), "strict")
         assert [judgement.verdict == "right" for judgement in judged] == [True] * len(right) + [False] * len(wrong)
 
 
 @pytest.mark.parametrize("truth", SETS_AND_NAMES)
-def test_a_range_a_set_a_pair_and_a_name_are_not_taken_for_one_another(truth: str, grader: Grader) -> None:
+def test_a_range_a_set_a_pair_and_a_name_are_not_taken_for_one_another(truth: str, judge: Judge) -> None:
     right, wrong = SETS_AND_NAMES[truth]
     texts = [f"\\boxed{{{answer}}}" for answer in (*right, *wrong)]
-    judged = grader.judge(texts, [truth] * len(texts), ["math"] * len(texts), "strict")
+    judged = judge.judge(texts, [truth] * len(texts), ["math"] * len(texts), "strict")
     assert [text for text, judgement in zip(texts, judged, strict=True) if judgement.verdict == "right"] == texts[
         : len(right)
     ]
@@ -272,7 +272,7 @@ def test_a_range_a_set_a_pair_and_a_name_are_not_taken_for_one_another(truth: st
 
 @pytest.mark.parametrize(("text", "truth", "verifier", "extractor", "right"), TEXTS)
 def test_a_text_is_right_or_not(
-    text: str, truth: str, verifier: str, extractor: Extractor, right: bool, grader: Grader
+    text: str, truth: str, verifier: str, extractor: Extractor, right: bool, judge: Judge
 ) -> None:
-    (judged,) = grader.judge([text], [truth], [verifier], extractor)
+    (judged,) = judge.judge([text], [truth], [verifier], extractor)
     assert (judged.verdict == "right") is right

@@ -2,10 +2,11 @@ r"""Published scorers: verdicts that follow from their published rules, by hand.
 
 import pytest
 
-from dagrpo.rewards.grading import Grader
-from dagrpo.rewards.scorers import SCORERS
+from dagrpo_answers import Judge
+from dagrpo_answers.scorers import scorers
 from dagrpo_answers.scorers.hendrycks_math import boxed, normalised
 
+SCORERS = scorers()
 GSM8K = ("verl_gsm8k", "verl_gsm8k_flexible", "lm_eval_gsm8k_strict", "lm_eval_gsm8k_flexible")
 MATH = ("verl_math_dapo", "verl_math_dapo_or_box", "hendrycks_math", "math_verify")
 CHOICES = ("lm_eval_mmlu_pro", "mmlu_pro", "lm_eval_gpqa_strict")
@@ -66,29 +67,29 @@ GOLDEN: list[tuple[str, str, str, str]] = [
 
 
 @pytest.mark.parametrize("place", range(8))
-def test_a_scorer_has_the_verdicts_of_its_published_rule(place: int, grader: Grader) -> None:
+def test_a_scorer_has_the_verdicts_of_its_published_rule(place: int, judge: Judge) -> None:
     name = (*GSM8K, *MATH)[place]
     texts, truths = [case[0] for case in GOLDEN], [case[1] for case in GOLDEN]
-    verdicts = grader.judge_as_published(texts, truths, SCORERS.get(name))
+    verdicts = judge.judge_as_published(texts, truths, SCORERS[name])
     expected = [(of_gsm8k + of_math)[place] == "1" for _, _, of_gsm8k, of_math in GOLDEN]
     assert [text for text, right, hand in zip(texts, verdicts, expected, strict=True) if right != hand] == []
 
 
 @pytest.mark.parametrize("place", range(3))
 def test_a_scorer_of_choices_has_the_verdicts_of_its_published_rule(place: int) -> None:
-    right = SCORERS.get(CHOICES[place]).right
+    right = SCORERS[CHOICES[place]].right
     assert [text for text, truth, by in OF_CHOICES if right(text, truth) != (by[place] == "1")] == []
 
 
 def test_search_r1s_exact_match_is_the_published_one() -> None:
-    right = SCORERS.get("verl_search_r1").right
+    right = SCORERS["verl_search_r1"].right
     assert [text for text, truth, by_hand in OF_SEARCH if right(text, truth) != by_hand] == []
 
 
 def test_all_scorers_have_a_golden_case_and_a_source_with_its_license() -> None:
-    assert sorted((*GSM8K, *MATH, *CHOICES, "verl_search_r1")) == SCORERS.own_names()
-    for name in SCORERS.own_names():
-        assert any(license in SCORERS.get(name).source for license in ("(MIT)", "(Apache-2.0)"))
+    assert sorted((*GSM8K, *MATH, *CHOICES, "verl_search_r1")) == sorted(SCORERS)
+    for name in SCORERS:
+        assert any(license in SCORERS[name].source for license in ("(MIT)", "(Apache-2.0)"))
 
 
 def test_maths_normalisation_is_the_published_one_step_by_step() -> None:
@@ -107,8 +108,8 @@ def test_maths_normalisation_is_the_published_one_step_by_step() -> None:
 
 def test_what_the_library_does_not_decide_in_time_is_undecided_and_the_others_are_judged() -> None:
     texts = ["\\boxed{9^{9^{9^9}}}", "It is $\\frac{2}{4}$", "(" * 100_000]
-    with Grader(0.5, 2) as grader:
-        verdicts = grader.judge_as_published(texts, ["1/2"] * 3, SCORERS.get("math_verify"))
+    with Judge(0.5, 2) as judge:
+        verdicts = judge.judge_as_published(texts, ["1/2"] * 3, SCORERS["math_verify"])
     assert verdicts[:2] == [None, True]
     assert verdicts[2] is not True
 
@@ -119,10 +120,10 @@ HOSTILE = (
 )
 
 
-@pytest.mark.parametrize("name", [name for name in SCORERS.own_names() if name != "math_verify"])
+@pytest.mark.parametrize("name", [name for name in SCORERS if name != "math_verify"])
 def test_a_long_text_ends_a_scorer_soon(name: str) -> None:
     """A quadratic one would take hours."""
-    right = SCORERS.get(name).right
+    right = SCORERS[name].right
     for piece in HOSTILE:
         text = piece * (400_000 // len(piece))
         right(text, "1")

@@ -3,23 +3,23 @@
 import pytest
 from packages.dagrpo_answers.tests.table import rows
 
-from dagrpo.rewards.grading import Grader
+from dagrpo_answers import Judge
 
 ROWS = rows()
 
 
 @pytest.mark.parametrize("kind", dict.fromkeys(row.kind for row in ROWS))
-def test_every_text_has_the_verdict_of_the_table(kind: str, grader: Grader) -> None:
+def test_every_text_has_the_verdict_of_the_table(kind: str, judge: Judge) -> None:
     table = [row for row in ROWS if row.kind == kind]
     (extractor,) = {row.extractor for row in table}
-    judged = grader.judge(
+    judged = judge.judge(
         [row.text for row in table],
         [row.ground_truth for row in table],
         [row.verifier for row in table],
         extractor,
     )
     assert [
-        (row.ground_truth, row.text, score.extracted, score.verdict)
+        (row.ground_truth, row.text, score.answer, score.verdict)
         for row, score in zip(table, judged, strict=True)
         if (score.verdict == "right") != row.right
     ] == []

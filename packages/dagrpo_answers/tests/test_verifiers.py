@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from packages.dagrpo_answers.tests.conftest import FACTOR, Growth
 from tests.everyday import everyday
 
-from dagrpo.rewards.verifiers import VERIFIERS, get_verifier
 from dagrpo_answers.own_text import answer_text
 from dagrpo_answers.verifier import Extractor, Verifier
+from dagrpo_answers.verifiers import get_verifier, names
 
 EXTRACTORS: tuple[Extractor, ...] = get_args(Extractor)
 LINEAR = 3 * FACTOR  # a quadratic reading grows by 8 * 8
@@ -54,8 +54,8 @@ HOSTILE: dict[str, Callable[[int], str]] = {
 
 
 def test_every_verifier_is_known_by_its_own_name() -> None:
-    assert VERIFIERS.own_names() == sorted([*RIGHT, "ifeval", "none", "reported", "unit_tests"])  # which read no value
-    assert all(get_verifier(name).name == name for name in VERIFIERS.own_names())
+    assert list(names()) == sorted([*RIGHT, "ifeval", "none", "reported", "unit_tests"])  # which read no value
+    assert all(get_verifier(name).name == name for name in names())
 
 
 @pytest.mark.parametrize("name", RIGHT)
@@ -97,7 +97,7 @@ EVERY = list(itertools.product(RIGHT, HOSTILE))
 def test_any_text_is_read_and_compared_in_linear_time(name: str, part: str, growth: Growth) -> None:
     verifier, truth = get_verifier(name), RIGHT[name][1]
 
-    def judge(text: str) -> None:
+    def judged(text: str) -> None:
         verifier.formatted(text)
         for extractor in EXTRACTORS:
             answer = verifier.extract(text, extractor)
@@ -105,9 +105,9 @@ def test_any_text_is_read_and_compared_in_linear_time(name: str, part: str, grow
                 verifier.equal(answer, truth)
 
     for before in ("", "#### ", "Answer: ", "<answer>", "<think></think>\\boxed{"):
-        assert growth(judge, lambda length, before=before: before + HOSTILE[part](length)) < LINEAR  # type: ignore[misc]
-    assert growth(judge, lambda length: f"\\boxed{{{HOSTILE[part](length)}}}") < LINEAR
-    assert growth(judge, lambda length: f"<answer>{HOSTILE[part](length)}</answer>") < LINEAR
+        assert growth(judged, lambda length, before=before: before + HOSTILE[part](length)) < LINEAR  # type: ignore[misc]
+    assert growth(judged, lambda length: f"\\boxed{{{HOSTILE[part](length)}}}") < LINEAR
+    assert growth(judged, lambda length: f"<answer>{HOSTILE[part](length)}</answer>") < LINEAR
 
 
 PIECES = st.sampled_from(

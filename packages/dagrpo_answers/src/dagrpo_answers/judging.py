@@ -57,19 +57,22 @@ class Judge:
         self,
         texts: Sequence[str],
         ground_truths: Sequence[str],
-        verifiers: Sequence[Verifier],
+        verifiers: Sequence[Verifier | str],
         extractor: Extractor = "strict",
         *,
         fractions: bool = False,
     ) -> list[Judged]:
-        """Return one verdict for each text, in order. fractions: run all tests of a program, also after one that fails.
+        """Return one verdict for each text, in order.
+
+        verifiers: one for each text, or its name. fractions: run all tests of a program, also after one that fails.
 
         Raises UserError, with the row, if a ground truth is invalid for its verifier.
         """
+        chosen = [get_verifier(each) if isinstance(each, str) else each for each in verifiers]
         judged: list[Judged] = []
         pending: dict[int, Comparison] = {}
         programs: dict[int, str] = {}
-        for row, (text, truth, verifier) in enumerate(zip(texts, ground_truths, verifiers, strict=True)):
+        for row, (text, truth, verifier) in enumerate(zip(texts, ground_truths, chosen, strict=True)):
             if verifier.parts:
                 judged.append(_judge_parts(verifier, answer_text(text), truth, extractor, row))
                 continue
@@ -80,7 +83,7 @@ class Judge:
                 pending[row] = Comparison(answer=for_math_verify(answer), ground_truth=for_math_verify(truth))
             judged.append(Judged(answer=answer, verdict=verdict or "unverifiable"))
         self._decide(judged, pending)
-        self._test(judged, programs, ground_truths, verifiers, fractions)
+        self._test(judged, programs, ground_truths, chosen, fractions)
         return judged
 
     def same(self, pairs: Sequence[tuple[str, str]], verifiers: Sequence[Verifier], extractor: Extractor) -> list[bool]:
@@ -208,5 +211,5 @@ def verify(text: str, ground_truth: str, verifier: str = "math", extractor: Extr
 
     Raises UserError for an unknown verifier and for a ground truth that it cannot read.
     """
-    (judged,) = _judge().judge([text], [ground_truth], [get_verifier(verifier)], extractor)
+    (judged,) = _judge().judge([text], [ground_truth], [verifier], extractor)
     return None if judged.verdict == "unverifiable" else judged.verdict == "right"

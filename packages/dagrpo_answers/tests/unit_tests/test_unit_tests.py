@@ -8,8 +8,7 @@ import pytest
 from packages.dagrpo_answers.tests.unit_tests.conftest import Share
 from tests.loopback import listening
 
-from dagrpo.rewards.grading import Grader
-from dagrpo.rewards.unit_tests import UnitTests
+from dagrpo_answers import Judge
 from dagrpo_answers.errors import UserError
 from dagrpo_answers.unit_tests.pool import SandboxedTests
 from dagrpo_answers.unit_tests.running import same_output
@@ -265,10 +264,10 @@ def test_outputs_are_compared_by_words_and_lines(printed: str, expected: str, sa
     assert same_output(printed, expected) is same
 
 
-def test_the_grader_gives_verdicts_and_shares(share: Share) -> None:
+def test_the_judge_gives_verdicts_and_shares(share: Share) -> None:
     texts = ["```python\nprint(3)\n```", "```python\nprint(sum(map(int, input().split())))\n```", "print(3)"]
-    with Grader(1.0, 1, UnitTests(seconds=1.0, memory_mb=256, parallel=2)) as grader:
-        scores = grader.judge(texts, [SUMS] * 3, ["unit_tests"] * 3, "strict", fractions=True)
+    with Judge(limits=ProgramLimits(seconds=1.0, memory_mb=256, parallel=2)) as judge:
+        scores = judge.judge(texts, [SUMS] * 3, ["unit_tests"] * 3, "strict", fractions=True)
     assert [(score.verdict, score.passed) for score in scores] == [("wrong", 0.5), ("right", 1.0), ("missing", None)]
 
 

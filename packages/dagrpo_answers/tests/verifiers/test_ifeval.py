@@ -7,10 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.rewards.attempts import attempt
 
-from dagrpo.rewards.config import Reward
-from dagrpo.rewards.grading import Grader, grade
 from dagrpo_answers.errors import UserError
 from dagrpo_answers.instructions.checks import CHECKS, follows, loosened
 from dagrpo_answers.instructions.languages import language
@@ -113,16 +110,6 @@ def test_loosely_the_first_line_the_last_and_asterisks_do_not_count() -> None:
     assert VERIFIER.parts is not None
     assert [has for _, has in VERIFIER.parts(text, truth, "strict")] == [False, False, False]
     assert [has for _, has in VERIFIER.parts(text, truth, "flexible")] == [True, True, False]
-
-
-def test_the_verdict_is_of_all_instructions_and_passed_tests_the_share() -> None:
-    truth = json.dumps([["punctuation:no_comma", {}], ["startend:quotation", {}]])
-    attempts = [attempt(text, ground_truth=truth, verifier="ifeval") for text in ('"yes"', "yes", "a, b", " ")]
-    with Grader(1.0, 1) as grader:
-        graded = grade(attempts, Reward(components={"accuracy": {}, "passed_tests": {"weight": 0.5}}), grader)  # type: ignore[dict-item]
-    assert [each.score.verdict for each in graded] == ["right", "wrong", "wrong", "missing"]
-    assert [each.score.reward for each in graded] == [1.5, 0.25, 0.0, 0.0]
-    assert graded[1].score.extracted == "punctuation:no_comma"
 
 
 @pytest.mark.parametrize(

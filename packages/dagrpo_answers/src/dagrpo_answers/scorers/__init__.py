@@ -3,6 +3,8 @@
 They judge as published, faults included, and never enter a reward: the verifiers do.
 """
 
+import importlib
+import pkgutil
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -26,3 +28,9 @@ class Scorer:
     def suits(self, verifier: str) -> bool:
         """Return True for a task with this verifier: one that it is for, or one of another package."""
         return not self.verifiers or verifier in self.verifiers or verifier not in names()
+
+
+def scorers() -> dict[str, Scorer]:
+    """Return the scorers of this package by their names."""
+    modules = [importlib.import_module(f"{__name__}.{module.name}") for module in pkgutil.iter_modules(__path__)]
+    return {scorer.name: scorer for module in modules for scorer in module.SCORERS}

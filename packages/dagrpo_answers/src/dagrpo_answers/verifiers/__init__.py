@@ -14,6 +14,7 @@ def names() -> tuple[str, ...]:
     return tuple(sorted(module.name for module in pkgutil.iter_modules(__path__)))
 
 
+@cache
 def get_verifier(name: str) -> Verifier:
     """Return a verifier of this package. Raises UserError for an unknown name."""
     if name not in names():
