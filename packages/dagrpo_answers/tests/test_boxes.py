@@ -2,9 +2,9 @@ r"""Answers in `\boxed{...}`, and the normalisation of MATH."""
 
 import pytest
 
-from dagrpo_answers.boxes import extract, formatted
 from dagrpo_answers.latex import check, equal
 from dagrpo_answers.reading import last_boxed
+from dagrpo_answers.verifiers.math import extract, formatted
 
 # text -> strict, flexible
 GOLDEN: list[tuple[str, str | None, str | None]] = [

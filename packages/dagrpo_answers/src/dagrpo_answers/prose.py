@@ -6,9 +6,9 @@ forms.py and gsm8k.py parse it. Nothing is returned where the number ends a long
 
 import re
 
-from dagrpo_answers.calculations import without_calculations
 from dagrpo_answers.chinese import LETTERS, changes_the_next
 from dagrpo_answers.dressing import undressed, without_tags_at_the_end
+from dagrpo_answers.numbers import plain_number
 from dagrpo_answers.symbols import NUMERIC
 from dagrpo_answers.words import changes_a_number
 
@@ -64,6 +64,10 @@ _GROUP = re.compile(r"[0-9]{3}")
 _FRACTION = re.compile(r"[0-9]++/[0-9]++|[0-9]*+[\u00bd\u00bc\u00be\u2150-\u215e]|\\[dt]?frac.*")
 _BRACKETS = (("(", ")"), ("[", "]"), ("{", "}"))
 _MOST_LAYERS = 6
+_CALCULATION = re.compile(r"<<[^<>\n]*+>>")  # <<36*2=72>>, as the data set marks them
+_NUMBER_BEFORE = re.compile(r"[0-9.,]++ ?\Z")
+_NUMBER_AFTER = re.compile(r"[0-9.,]++")
+_LONGEST_BEFORE = 40  # characters
 
 
 def last_form(text: str, *, before_a_unit: bool = False) -> str | None:
@@ -206,3 +210,19 @@ def _end_of_tags(token: str) -> int:
     if letters < 0 or changes_the_next(token[: letters + 1]):
         return start
     return letters + 2 if token[letters + 1] in ":\uff1a" else letters + 1
+
+
+def without_calculations(line: str) -> str:
+    """Return a line without the calculations whose result stands after or before them, in linear time. Others stay."""
+    if "<<" not in line:
+        return line
+
+    def shown(calculation: re.Match[str]) -> str:
+        start, end = calculation.span()
+        after = _NUMBER_AFTER.match(line, end)
+        beside = after or _NUMBER_BEFORE.search(line, max(0, start - _LONGEST_BEFORE), start)
+        result = plain_number(calculation.group()[2:-2].rpartition("=")[2])
+        same = beside is not None and plain_number(beside.group().strip(" ").rstrip(".,")) == result
+        return "" if same and result is not None else calculation.group()
+
+    return _CALCULATION.sub(shown, line)
