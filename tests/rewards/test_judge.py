@@ -133,6 +133,7 @@ def test_answers_that_a_kill_cut_off_or_that_were_damaged_are_asked_for_again(ju
         '{"reason": "r", "score": true}',
         '{"reason": 3, "score": 7}',
         '{"reason": "r", "score": 7, "more": 1}',
+        '{"reason": "r", "score": 1, "score": 10}',
         '{"reason": "r", "score": 7}{"reason": "r", "score": 7}',
         'Here: {"reason": "r", "score": 7}',
         '```json\n{"reason": "r", "score": 7}\n```',
@@ -312,14 +313,8 @@ def test_a_server_that_sends_headers_for_ever_has_one_deadline(judge: Judge) -> 
                     time.sleep(0.1)
 
         threading.Thread(target=drip, daemon=True).start()
-        start = time.monotonic()
         with pytest.raises(UserError, match=r"did not answer within 0\.5 s"):
             judge.graded("x", url=f"http://127.0.0.1:{listening.getsockname()[1]}/v1", seconds=0.5)
-        assert time.monotonic() - start < 5
-
-
-def test_a_score_given_twice_is_no_verdict() -> None:
-    assert score_in('{"reason": "r", "score": 1, "score": 10}', 10, reasons=True) is None
 
 
 def test_the_key_reaches_the_server_and_no_file(judge: Judge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -340,11 +335,6 @@ def test_a_judge_is_not_asked_where_the_form_that_it_requires_is_missing(judge: 
     assert without.score.components == {"format": 0.0, "judge": 0.0}
     assert excluded.score.components["judge"] == 0.0
     assert len(asked(judge)) == 1
-
-
-def test_an_evaluation_has_no_judge() -> None:
-    with pytest.raises((UserError, ValueError), match="`judge` is not a scorer"):
-        Params.model_validate({"evaluation": {"scoring": {"also": ["judge"]}}})
 
 
 @pytest.mark.parametrize(
