@@ -1,6 +1,7 @@
 """Scripts of verl and Megatron-LM as presets, from one table."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from docs.site.pages import scripts_page
@@ -52,7 +53,8 @@ def test_scripts_of_megatron_lm_compose_with_its_own_trainer() -> None:
     ],
 )
 def test_scripts_with_tools_users_and_pictures_compose_with_verl(name: str, keys: dict[str, object]) -> None:
-    found = planned(composed([name, "verl"], PRESETS), {})
+    params: Any = composed([name, "verl"], PRESETS)
+    found = planned(params, {})
     assert {key: found[key] for key in keys} == keys
 
 

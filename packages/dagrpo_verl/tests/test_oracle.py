@@ -152,7 +152,8 @@ print("presets composed")
 def test_verl_accepts_every_script_that_the_page_says_it_trains(python: str, tmp_path: Path) -> None:
     folder = ROOT / "presets"
     names = [name for name in presets(folder) if "verl" in trains_with(name, folder)]
-    found = {name: planned(composed([name, "verl"], folder), {}) for name in names}
+    params: dict[str, Any] = {name: composed([name, "verl"], folder) for name in names}
+    found = {name: planned(each, {}) for name, each in params.items()}
     overrides = {name: [running.override(*each) for each in keys.items()] for name, keys in found.items()}
     (tmp_path / "presets.json").write_text(json.dumps(overrides))
     command = [python, "-c", COMPOSING, composition.__file__, str(tmp_path / "presets.json")]
