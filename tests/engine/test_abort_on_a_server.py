@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
 import httpx
@@ -11,7 +12,8 @@ import pytest
 from tests.engine.batches import batch
 
 from dagrpo.checkpoints.formats.huggingface import HuggingFaceTensors
-from dagrpo.core.types import ABORTED, Completion, SamplingRequest
+from dagrpo.checkpoints.tensors import StateTensors
+from dagrpo.core.types import ABORTED, Completion, SamplingRequest, ScoringRequest
 from dagrpo.engine.http import Endpoint
 from dagrpo.engine.interface import Aborted
 from dagrpo.engine.pool import ServerPool
@@ -87,12 +89,8 @@ def test_no_request_is_left_at_a_server_all_of_whose_requests_were_aborted(
     assert len(pool.generate(batch(prompts=1), lockstep=True)) == SAMPLES, "it takes weights, and samples, as before"
 
 
-@pytest.mark.server
-def test_what_was_aborted_goes_on_from_its_tokens_with_those_that_it_would_have_had(
-    server: SGLangServer, pool: ServerPool
-) -> None:
-    """The last token of a part is sampled again: it may be the end that the server did not come to see."""
-    requests = [replace(each, max_new_tokens=LONGEST) for each in batch(prompts=4, samples=2)]
+def _parts(server: SGLangServer, pool: ServerPool, requests: Sequence[SamplingRequest]) -> list[Aborted]:
+    """Return requests that were aborted after at least two tokens, with these."""
 
     async def ask(polls: int) -> list[Aborted]:
         works = [asyncio.ensure_future(pool.complete(each, "0", abortable=True)) for each in requests]
@@ -104,9 +102,18 @@ def test_what_was_aborted_goes_on_from_its_tokens_with_those_that_it_would_have_
         return aborted
 
     found = (each for polls in range(12) for each in asyncio.run(ask(polls)))
-    parts = [each for each in found if each.completion.finish_reason == ABORTED and len(each.completion.token_ids) > 1]
+    usable = (each for each in found if each.completion.finish_reason == ABORTED and len(each.completion.token_ids) > 1)
+    parts = [*islice(usable, SAMPLES)]
     assert parts, "all were aborted while they waited, or had ended"
-    parts = parts[:24]
+    return parts
+
+
+@pytest.mark.server
+def test_what_was_aborted_goes_on_from_its_tokens_with_those_that_it_would_have_had(
+    server: SGLangServer, pool: ServerPool
+) -> None:
+    """The last token of a part is sampled again: it may be the end that the server did not come to see."""
+    parts = _parts(server, pool, [replace(each, max_new_tokens=LONGEST) for each in batch(prompts=4, samples=2)])
     whole = pool.generate([each.request for each in parts], lockstep=False)
     rest = pool.generate([continued(each.request, kept(each.completion)) for each in parts], lockstep=False)
     joined = [followed(kept(part.completion), end) for part, end in zip(parts, rest, strict=True)]
@@ -115,3 +122,30 @@ def test_what_was_aborted_goes_on_from_its_tokens_with_those_that_it_would_have_
     one, other = next(pair for pair, is_same in zip(zip(joined, whole, strict=True), same, strict=True) if is_same)
     assert one.logprobs == pytest.approx(other.logprobs, abs=1e-4)
     assert one.finish_reason == other.finish_reason
+
+
+@pytest.mark.server
+def test_an_aborted_answer_continued_by_other_weights_says_which_tokens_are_of_which(
+    server: SGLangServer, pool: ServerPool, tiny_model: Path
+) -> None:
+    """Each part has the logprobs that its weights give, and not those of the others."""
+    parts = _parts(server, pool, [replace(each, max_new_tokens=LONGEST) for each in batch(prompts=4, samples=2)])
+    first = HuggingFaceTensors(tiny_model)
+    second = StateTensors({name: 0.9 * first.read(name) for name in first.specs})
+    pool.load(second, "second")
+    rest = pool.generate([continued(each.request, kept(each.completion)) for each in parts], lockstep=False)
+    joined = [followed(kept(part.completion), end) for part, end in zip(parts, rest, strict=True)]
+    wanted = [
+        ScoringRequest(token_ids=part.request.input_ids + each.token_ids, first=len(part.request.input_ids))
+        for part, each in zip(parts, joined, strict=True)
+    ]
+    of_second = pool.score(wanted, lockstep=False)
+    pool.load(first, "first")
+    of_first = pool.score(wanted, lockstep=False)
+    for one, old, new in zip(joined, of_first, of_second, strict=True):
+        ((version, count),) = one.earlier
+        assert (version, one.weight_version) == ("first", "second")
+        assert 0 < count < len(one.token_ids)
+        assert one.logprobs == pytest.approx(old[:count] + new[count:], abs=1e-4)
+        assert one.logprobs != pytest.approx(old, abs=1e-2)
+        assert one.logprobs != pytest.approx(new, abs=1e-2)

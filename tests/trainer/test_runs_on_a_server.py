@@ -23,8 +23,10 @@ from dagrpo.checkpoints.convert import convert
 from dagrpo.core.errors import Terminated
 from dagrpo.engine.interface import EngineOpener
 from dagrpo.engine.sglang.server import SGLangServer
+from dagrpo.rollout.sampling import sampling_seed
 from dagrpo.trainer.checks.probe import LARGEST, OUTSIDE
 from dagrpo.trainer.checks.weight_sync import COMPARED
+from dagrpo.trainer.config.training import Training
 from dagrpo.trainer.run import TrainingRun
 from dagrpo.trainer.update.policy_update import PolicyUpdate
 from dagrpo.utils.tables import read_parquet
@@ -98,6 +100,49 @@ def test_a_run_is_the_same_after_an_interruption_and_with_slow_updates(
     monkeypatch.setattr(PolicyUpdate, "run", slowly)
     runs.metrics_with(slow, opener)
     assert runs.bytes_of(slow) == runs.bytes_of(whole)
+
+
+@pytest.mark.nightly
+def test_aborted_answers_are_continued_by_the_next_weights(
+    inputs: tuple[Path, Path], opener: EngineOpener, tmp_path: Path
+) -> None:
+    """Killed after two steps. Groups of two differ in length: of four, nearly all have an answer of the greatest length."""
+    run, prompts, samples = _run(inputs, tmp_path, tokens=160), 2, 2
+    dynamic = {"oversampling": 3.0, "max_aborts": 2, "spread_of": None, "partial_rollouts": True}
+    changes = {"staleness": 0, "prompts_per_step": prompts, "samples_per_prompt": samples, "dynamic_sampling": dynamic}
+    run = replace(
+        run,
+        training=Training.model_validate(run.training.model_dump() | changes),
+        rollout=run.rollout.model_copy(update={"deterministic": False}),
+    )
+    runs.metrics_with(run, opener, stop=lambda step: step == 2)
+    reported = runs.metrics_with(run, opener)
+    rows = [
+        row
+        for step in range(1, 5)
+        for row in read_parquet(run.rollouts.with_name(f"step_{step:05d}.parquet")).to_pylist()
+    ]
+    began = {
+        sampling_seed(run.seed, "rollout", step, position, sample): f"step_{step}"
+        for step in range(4)
+        for position in range(3 * prompts)
+        for sample in range(samples)
+    }
+    mixed = [row for row in rows if row["earlier_versions"] and row["weight_version"] == f"step_{row['step'] - 1}"]
+    assert mixed
+    of_others = 0.0
+    for row in mixed:
+        versions = [version for version, _ in row["earlier_versions"]]
+        assert versions[0] == began[row["sampling_seed"]]
+        assert row["weight_version"] not in versions
+        old = sum(tokens for _, tokens in row["earlier_versions"])
+        assert 0 < old < row["completion_tokens"]
+        if not row["discarded"]:
+            differences = [abs(each) for each in row["logprob_differences"]]
+            assert max(differences[old:]) < 0.001, "the trainer's weights sampled these"
+            of_others = max(of_others, *differences[:old])
+    assert of_others > 0.001, "other weights sampled those"
+    assert all(metrics["gate/rollout_outside_fraction"] < 0.01 for metrics in reported)
 
 
 def test_a_run_that_is_told_to_stop_while_the_server_samples_ends_at_once(

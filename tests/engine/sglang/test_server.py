@@ -7,7 +7,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +19,7 @@ from tests.engine.batches import batch
 from tests.engine.pools import pool_over
 from tests.listening import beyond_loopback, open_sockets
 
+from dagrpo.checkpoints.formats.huggingface import HuggingFaceTensors
 from dagrpo.engine import open_engine, sglang
 from dagrpo.engine.errors import ServerError
 from dagrpo.engine.interface import WITHOUT_WEIGHTS, AdapterForm
@@ -50,6 +53,47 @@ def test_a_server_that_has_sampled_listens_on_loopback_alone(server: SGLangServe
     pool.generate(batch(prompts=1), lockstep=True)
     assert any(server.address.rpartition(":")[2] in one for one in open_sockets(server.process.pid))
     assert beyond_loopback(server.process.pid) == []
+
+
+@contextmanager
+def _stopped_scheduler(server: SGLangServer) -> Iterator[psutil.Process]:
+    """Stop the scheduler of a server that goes on listening; continue it at the end."""
+    scheduler = next(p for p in psutil.Process(server.process.pid).children() if "scheduler" in p.name())
+    scheduler.suspend()
+    try:
+        yield scheduler
+    finally:
+        scheduler.resume()
+
+
+@pytest.mark.nightly
+@pytest.mark.server
+def test_a_request_to_a_scheduler_that_stands_still_fails_for_lack_of_progress_and_the_next_is_answered(
+    server: SGLangServer, pool: ServerPool, tiny_model: Path
+) -> None:
+    expected = pool.generate(batch(prompts=2), lockstep=True)
+    with pool_over([server.endpoint], tiny_model, timeout=2) as impatient:
+        impatient.load(HuggingFaceTensors(tiny_model), "first")
+        with _stopped_scheduler(server), pytest.raises(ServerError, match="made no progress for 2 s"):
+            impatient.generate(batch(prompts=2), lockstep=False)
+    pool.load(HuggingFaceTensors(tiny_model), "first")
+    assert pool.generate(batch(prompts=2), lockstep=True) == expected
+
+
+@pytest.mark.nightly
+@pytest.mark.server
+def test_a_request_is_answered_by_a_scheduler_that_goes_on_within_the_limit(
+    server: SGLangServer, pool: ServerPool, tiny_model: Path
+) -> None:
+    """It stops while it samples."""
+    requests = [replace(each, max_new_tokens=200) for each in batch(prompts=8)]
+    with pool_over([server.endpoint], tiny_model, timeout=20) as patient, ThreadPoolExecutor(1) as thread:
+        patient.load(HuggingFaceTensors(tiny_model), "first")
+        answered = thread.submit(patient.generate, requests, lockstep=False)
+        with _stopped_scheduler(server):
+            time.sleep(5)
+            assert not answered.done()
+        assert len(answered.result()) == len(requests)
 
 
 @pytest.mark.nightly
