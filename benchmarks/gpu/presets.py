@@ -1,4 +1,4 @@
-"""Tables of docs/gpu.md, by the plan: published models on the hardware presets with room for them, and rates beside published ones."""
+"""Tables of docs/gpu.md and docs/cluster.md, by the plan: published models on hardware, and rates beside published ones."""
 
 import json
 import sys
@@ -14,14 +14,18 @@ from dagrpo.config.overlay import merged
 from dagrpo.config.presets import composed
 from dagrpo.config.schema import Params, parse
 from dagrpo.models.published import CONFIGS
+from dagrpo.pipeline.plan.amounts import size
 from dagrpo.pipeline.plan.gpu_passes import Work, update_seconds
 from dagrpo.pipeline.plan.machine import Machine, machine_for
 from dagrpo.pipeline.plan.measured import Measured
 from dagrpo.pipeline.plan.models import Models
+from dagrpo.pipeline.plan.outcome import NETWORK
 from dagrpo.pipeline.plan.rates import speed_of
 from dagrpo.pipeline.plan.remedy import fullest
 from dagrpo.pipeline.plan.shape import Shape
 from dagrpo.pipeline.plan.times import StageSeconds, seconds_of_stages
+from dagrpo.pipeline.plan.training import of_train
+from dagrpo.trainer.state.tensors import state_bytes
 from dagrpo.utils.yaml_text import read_yaml
 
 PRESETS = Path(__file__).parents[2] / "presets"
@@ -152,7 +156,57 @@ def dapo_rows(folder: Path) -> Iterator[str]:
         yield f"| {part} | {' | '.join(cells)} |"
 
 
+# Large models on nodes of 8 H100, their servers on other nodes: nodes, sequences of a pass, nodes of servers, nodes of each server.
+LARGE = {"Qwen/Qwen2.5-32B": (8, 4, 2, 1), "Qwen/Qwen3-235B-A22B": (16, 2, 8, 2)}
+
+
+def _large(model: str, folder: Path, shard_within: str) -> tuple[Params, Models, Machine]:
+    nodes, sequences, serving, each = LARGE[model]
+    changes = {
+        "data": {"max_prompt_tokens": 1024},
+        "rollout": {"max_new_tokens": 4096},
+        "training": {"prompts_per_step": 128, "samples_per_prompt": 16, "max_prompt_tokens": 1024},
+        "runtime": {
+            "nodes": nodes,
+            "engine": {"nodes": serving, "nodes_per_server": each, "tensor_parallel": 8, "replicas": 1, "release_memory": False},
+            "training": {"micro_batch_size": sequences, "micro_batch_tokens": None, "shard_within": shard_within},
+        },
+    }  # fmt: skip
+    (folder / "config.json").write_text(json.dumps(CONFIGS[model]))
+    shape = Shape.of(AutoConfig.from_pretrained(folder, local_files_only=True))
+    params = composed(["qwen2_5_32b_base", "dapo_math", "grpo", "h100_x8"], PRESETS)
+    return parse(merged(params.model_dump(), changes)), Models(policy=shape), machine_for("H100", None)
+
+
+def _cells_of_large(model: str, folder: Path) -> Iterator[str]:
+    """Yield the column of a large model in the table of docs/cluster.md."""
+    params, shapes, machine = _large(model, folder, "all")
+    process, parts = of_train(params, shapes, gpu=True), train_of(params, shapes, machine).of_a_step
+    memory, rate = process.memory(), train_of(params, shapes, machine).tokens_per_second or 0
+    largest = sorted(memory.items, key=lambda item: -item.bytes)[:3]
+    sent = process.bytes_between_nodes(1)
+    nodes, sequences, serving, each = LARGE[model]
+    yield f"{model.partition('/')[2]} on {8 * nodes} GPUs, {sequences} sequences a pass"
+    yield f"{size(memory.total)}: " + ", ".join(f"{item.name} {size(item.bytes)}" for item in largest)
+    yield f"{parts['update']:.0f} s, {round(rate, -3):,.0f} tokens/s"
+    yield f"{serving // each} servers of {8 * each} GPUs: {parts['rollout']:.0f} s"
+    yield f"{sent / 1e12:.1f} TB to each process, {sent / NETWORK:.0f} s at 400 Gb/s for each GPU"
+    yield size(of_train(*_large(model, folder, "node")[:2], gpu=True).memory().total)
+    yield f"{parts['weight sync'] / 60:.0f} min"
+    yield size(state_bytes(process.trained.trained, process.moments))
+
+
+def large_rows(folder: Path) -> Iterator[str]:
+    """Yield the table of large models in docs/cluster.md, as far as it is the plan's."""
+    names = ("", "memory of a training process", "an update", "a rollout", "from other nodes, beside the update",
+             "memory with a copy on each node (HSDP)", "weight sync through a folder at 1 GB/s", "a state")  # fmt: skip
+    for number, cells in enumerate(zip(names, *(_cells_of_large(model, folder) for model in LARGE), strict=True)):
+        yield f"| {' | '.join(cells)} |"
+        if number == 0:
+            yield "|---|---|---|"
+
+
 if __name__ == "__main__":
     with TemporaryDirectory() as name:
-        for table in (rows, published_rows, dapo_rows):
+        for table in (rows, published_rows, dapo_rows, large_rows):
             sys.stdout.writelines(f"{row}\n" for row in table(Path(name)))

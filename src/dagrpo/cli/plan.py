@@ -104,9 +104,9 @@ def _parts(plan: "Plan") -> Iterator[RenderableType]:
     if plan.times:
         yield Text()
         yield _times(plan.times)
-    if len(plan.placements) > 1:
-        ways = "; ".join(f"{name}: {duration(seconds)}" for name, seconds in plan.placements.items())
-        yield Text(f"A step of training with trainer and servers {ways}.")
+    if len(plan.ways) > 1:
+        ways = "; ".join(f"{name}: {duration(seconds)}" for name, seconds in plan.ways.items())
+        yield Text(f"A step of training with answers of the likely length, the longest at the limit: {ways}.")
     yield Text()
     yield from _disk(plan.disk, plan.free)
     yield Text()

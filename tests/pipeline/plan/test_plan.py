@@ -22,11 +22,11 @@ from dagrpo.pipeline.plan.amounts import GIBIBYTE
 from dagrpo.pipeline.plan.machine import Machine, machine_for
 from dagrpo.pipeline.plan.measured import Measured, measured
 from dagrpo.pipeline.plan.models import Models
-from dagrpo.pipeline.plan.outcome import APART, TOGETHER, Plan, minutes_on, plan_of
+from dagrpo.pipeline.plan.outcome import APART, PARTIAL, TOGETHER, Plan, minutes_on, plan_of
 from dagrpo.pipeline.plan.rates import Speed, speed_of
 from dagrpo.pipeline.plan.remedy import fullest, remedy_for
-from dagrpo.pipeline.plan.sequences import usual_prompt
-from dagrpo.pipeline.plan.times import StageSeconds, seconds_of_stages
+from dagrpo.pipeline.plan.sequences import Lengths, usual_prompt
+from dagrpo.pipeline.plan.times import StageSeconds, sampling_seconds, seconds_of_stages
 from dagrpo.pipeline.stages import all_stages
 from dagrpo.utils.console import plain_console
 from dagrpo.utils.files import sha256_of
@@ -395,8 +395,8 @@ def test_the_minutes_of_a_stage_are_those_of_one_of_its_runs_on_the_slowest_gpu(
     assert minutes_on(other, ["h100"]) == {}
 
 
-def test_several_gpus_are_planned_in_turns_and_with_servers_on_some_of_them(project: Path) -> None:
-    """Both ways are the same whichever of them an experiment has; one that cannot be divided, or is one GPU, has none."""
+def test_gpus_are_planned_in_turns_with_servers_on_some_of_them_and_with_partial_rollouts(project: Path) -> None:
+    """The ways are the same whichever of them an experiment has; one GPU cannot be divided."""
     machine = machine_for("H100", None)
     away = {"rollout": {"deterministic": False}, "training": {"prompts_per_step": 32, "samples_per_prompt": 8}}
 
@@ -404,12 +404,29 @@ def test_several_gpus_are_planned_in_turns_and_with_servers_on_some_of_them(proj
         engine = {"replicas": servers, "own_gpus": own_gpus, "release_memory": not own_gpus}
         runtime = {"engine": engine, "training": {"processes": processes, "micro_batch_size": 4}}
         staleness = {"training": {"staleness": int(own_gpus)}}
-        return plan_of(qwen3(LONG, away, {"runtime": runtime}, staleness), machine).placements
+        return plan_of(qwen3(LONG, away, {"runtime": runtime}, staleness), machine).ways
 
     together, apart = placed(4, 4, own_gpus=False), placed(2, 2, own_gpus=True)
-    assert together.keys() == {TOGETHER, APART}
+    assert together.keys() == {TOGETHER, APART, PARTIAL}
     assert together == pytest.approx(apart)
-    assert placed(1, 1, own_gpus=False) == {}
+    assert placed(1, 1, own_gpus=False).keys() == {TOGETHER, PARTIAL}
+
+
+def test_only_partial_rollouts_do_not_wait_for_the_longest_completion() -> None:
+    """8 attempts of 10 tokens, or 12 that always run, one token a second: 10 steps, 100 for one of 100, and 8 / 12 of 10."""
+    params, shape = qwen3(), Models.of(qwen3())
+    slow = replace(FLAT, sampling=1e30, bandwidth=1e30, cache_bandwidth=1e30, per_step=1.0)
+
+    def seconds(longest: int, running: int | None) -> float:
+        lengths = Lengths(prompt=5, written=10, whole=15)
+        return sampling_seconds(
+            params, shape, slow, engine=params.runtime.engine, attempts=8, prompts=2, prompt=5, lengths=lengths,
+            longest=longest, running=running,
+        )  # fmt: skip
+
+    assert seconds(0, None) == pytest.approx(10)
+    assert seconds(100, None) == pytest.approx(100)
+    assert seconds(100, 12) == pytest.approx(80 / 12)
 
 
 def test_a_misspelt_name_gets_the_nearest_of_presets_and_of_the_experiment_that_is_there(project: Path) -> None:

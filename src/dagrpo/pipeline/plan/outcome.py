@@ -4,6 +4,7 @@ import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -19,7 +20,7 @@ from dagrpo.pipeline.plan.models import Models
 from dagrpo.pipeline.plan.rates import Speed, speed_of
 from dagrpo.pipeline.plan.remedy import advice, fits, refusal
 from dagrpo.pipeline.plan.sequences import Lengths
-from dagrpo.pipeline.plan.times import LEFT_OUT, TRAIN, StageSeconds, seconds_of_stages
+from dagrpo.pipeline.plan.times import LEFT_OUT, StageSeconds, seconds_of_stages, train_seconds
 from dagrpo.pipeline.plan.training import of_train, trains_itself
 from dagrpo.utils.console import duration
 from dagrpo.utils.cpu_dtypes import warning
@@ -28,7 +29,9 @@ from dagrpo.utils.gpu_specs import gpu_named, kind_of
 NETWORK = 50e9  # bytes per second
 NEARLY_ALL = 0.9  # of a device's memory: beyond that, what the formulas leave out may not fit
 LONGEST_BY_LIKELY = 3  # the longest completion by a likely one: GSM8K has about 300 tokens where 1,024 are allowed
-TOGETHER, APART = "on the same GPUs, in turns", "servers with own_gpus, staleness 1"
+TOGETHER, APART = "on the same GPUs, in turns", "on separate GPUs (own_gpus, staleness 1)"
+PARTIAL = "in turns with partial_rollouts"
+OVERSAMPLING = 1.5  # of partial rollouts where an experiment has none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,9 +50,7 @@ class Plan:
     disk: tuple[Item, ...]
     free: int  # bytes of the project's disk
     basis: tuple[str, ...]  # sentences on where the times come from
-    placements: dict[
-        str, float
-    ]  # seconds of a training step by placement of trainer and servers, with the longest completions
+    ways: dict[str, float]  # seconds of a training step by the way to sample: in turns, ahead, partial rollouts
     notes: tuple[str, ...]  # sentences on what may go otherwise
     refusal: str | None  # why it cannot fit, and what to change; None: it may
 
@@ -64,7 +65,7 @@ def plan_of(params: Params, machine: Machine, *, online: bool = False, answer: i
     disk, free = disk_of(params, models), shutil.disk_usage(Path()).free
     earlier = measured(params) if machine.is_here else Measured()
     speed = speed_of(machine, params)
-    times = tuple(seconds_of_stages(params, models, speed, earlier))
+    times, longest = tuple(seconds_of_stages(params, models, speed, earlier)), _longest(params, models)
     return Plan(
         experiment=params.experiment.name,
         machine=machine.name,
@@ -73,12 +74,12 @@ def plan_of(params: Params, machine: Machine, *, online: bool = False, answer: i
         processes=params.runtime.training.processes * params.runtime.nodes,
         stages=tuple(needed),
         times=times,
-        likely=_all_seconds(seconds_of_stages(_shorter(params, answer), models, speed, earlier)),
+        likely=_all_seconds(seconds_of_stages(_shorter(params, answer), models, speed, earlier, longest)),
         longest=_all_seconds(times),
         disk=disk,
         free=free,
         basis=tuple(_basis(speed, earlier, times)),
-        placements=placements(params, models, machine, speed),
+        ways=ways_to_sample(params, models, machine, speed, answer),
         notes=(*_notes(params, models, machine, needed), *filter(None, [disk_note(disk, free)])),
         refusal=refusal(params, models, machine),
     )
@@ -98,40 +99,57 @@ def minutes_on(params: Params, gpus: Sequence[str]) -> dict[str, float]:
         return {}
 
 
-def placements(params: Params, models: Models, machine: Machine, speed: Speed | None) -> dict[str, float]:
-    """Return the seconds of a training step by placement of trainer and servers on the same GPUs; {} for one GPU, or several nodes.
+def ways_to_sample(
+    params: Params, models: Models, machine: Machine, speed: Speed | None, answer: int | None = None
+) -> dict[str, float]:
+    """Return the seconds of a training step by the way to sample on the same number of GPUs; without those that cannot run.
 
-    Servers on other GPUs sample a step ahead (training.staleness: 1); of the ways to divide the GPUs the fastest that fits counts.
+    Completions have the likely length, `answer` or a third of the limit; a step in turns, or a step ahead of the policy, waits for one at
+    the limit. Of the ways to divide the GPUs between trainer and servers the fastest that fits counts. {} for several nodes.
     """
     runtime, engine = params.runtime, params.runtime.engine
     number = runtime.training.processes + (engine.gpus if engine.own_gpus else 0)
-    known = speed is not None and machine.on_gpu and trains_itself(params)
-    if not known or number == 1 or runtime.nodes > 1 or engine.serves_elsewhere or engine.tensor_parallel > 1:
+    known = machine.on_gpu and trains_itself(params)
+    if speed is None or not known or runtime.nodes > 1 or engine.serves_elsewhere or engine.tensor_parallel > 1:
         return {}
-    ways = {
-        TOGETHER: [_placed(params, number, number, own_gpus=False)],
-        APART: [_placed(params, count, number - count, own_gpus=True) for count in range(1, number)],
+    dynamic = params.training.dynamic_sampling
+    of_partial = {
+        "oversampling": max(dynamic.oversampling, OVERSAMPLING),
+        "max_aborts": dynamic.max_aborts or 1,
+        "partial_rollouts": True,
+        "spread_of": dynamic.spread_of if dynamic.is_on else None,
     }
+    ways = {
+        TOGETHER: [_placed(params, number, number, {})],
+        APART: [_placed(params, count, number - count, {"staleness": 1}) for count in range(1, number)],
+        PARTIAL: [_placed(params, number, number, {"dynamic_sampling": of_partial})],
+    }
+    longest = _longest(params, models)
     seconds = {
-        name: [_step_seconds(each, models, speed) for each in some if each and fits(each, models, machine)]
+        name: [
+            sum(train_seconds(_shorter(each, answer), models, speed, longest=longest).of_a_step.values())
+            for each in some
+            if each and fits(each, models, machine)
+        ]
         for name, some in ways.items()
     }
     return {name: min(each) for name, each in seconds.items() if each}
 
 
-def _placed(params: Params, training: int, servers: int, *, own_gpus: bool) -> Params | None:
-    """Return the parameters with that many processes and servers; None if they do not go together."""
+def _placed(params: Params, training: int, servers: int, changes: dict[str, Any]) -> Params | None:
+    """Return the parameters with that many processes and servers, on the same GPUs if not ahead; None if they do not go together."""
+    own_gpus = bool(changes.get("staleness"))
     engine = {"replicas": servers, "own_gpus": own_gpus, "release_memory": not own_gpus}
     sections = {"engine": engine, "training": {"processes": training}, "sft": {"processes": training}}
+    in_turns = {"staleness": 0, "dynamic_sampling": {"partial_rollouts": False}}
     try:
-        return parse(merged(params.model_dump(), {"runtime": sections, "training": {"staleness": int(own_gpus)}}))
+        return parse(merged(params.model_dump(), {"runtime": sections, "training": merged(in_turns, changes)}))
     except UserError:
         return None
 
 
-def _step_seconds(params: Params, models: Models, speed: Speed | None) -> float:
-    stages_seconds = seconds_of_stages(params, models, speed, Measured())
-    return sum(next(each for each in stages_seconds if each.stage == TRAIN).of_a_step.values())
+def _longest(params: Params, models: Models) -> int:
+    return Lengths.of_training(params, models.policy.positions).written
 
 
 def _shorter(params: Params, answer: int | None) -> Params:
@@ -187,7 +205,7 @@ def _notes(params: Params, models: Models, machine: Machine, needed: list[StageM
         yield "How large pictures are is not known before the stage model has run: the vision tower's activations are left out."
     if params.training.dynamic_sampling.max_rounds > 1:
         yield f"A step may sample up to {params.training.dynamic_sampling.max_rounds} rounds; one is reckoned with."
-    if params.training.dynamic_sampling.max_aborts:
+    if params.training.dynamic_sampling.max_aborts and not params.training.dynamic_sampling.partial_rollouts:
         yield "A step is reckoned without training.dynamic_sampling.max_aborts, as if it waited for all that it draws."
 
 

@@ -1,7 +1,8 @@
 """Duration of stages: recorded, or else estimated."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Literal
 
 from dagrpo.config.schema import Params
@@ -48,12 +49,16 @@ class StageSeconds:
 
 
 def seconds_of_stages(
-    params: Params, models: Models, speed: Speed | None, measured: Measured
+    params: Params, models: Models, speed: Speed | None, measured: Measured, longest: int = 0
 ) -> Iterator[StageSeconds]:
-    """Yield the duration of every long stage; without a speed, and of train with another program, only recorded ones."""
-    stages = {SFT: _sft} if params.sft.steps else {}
+    """Yield the duration of every long stage; without a speed, and of train with another program, only recorded ones.
+
+    longest: tokens of the completion that a step of training waits for; 0: as many as all have.
+    """
+    stages: dict[str, Callable[[Params, Models, Speed], StageSeconds]] = {SFT: _sft} if params.sft.steps else {}
     stages |= {DIFFICULTY: _difficulty} if params.difficulty.samples else {}
-    for stage, estimate in {**stages, TRAIN: _train, SAMPLE: _sample}.items():
+    stages |= {TRAIN: partial(train_seconds, longest=longest), SAMPLE: _sample}
+    for stage, estimate in stages.items():
         recorded = _recorded(stage, params, measured)
         if recorded is not None:
             yield recorded
@@ -108,10 +113,16 @@ def _sft(params: Params, models: Models, speed: Speed) -> StageSeconds:
     return _estimated(SFT, params, params.sft.steps, parts, tokens / update)
 
 
-def _train(params: Params, models: Models, speed: Speed) -> StageSeconds:
-    """Estimate GRPO. Saving and digests, which not every step does, count with their share of a step."""
+def train_seconds(params: Params, models: Models, speed: Speed, *, longest: int = 0) -> StageSeconds:
+    """Estimate GRPO. Saving and digests, which not every step does, count with their share of a step.
+
+    longest: see `seconds_of_stages`. With partial rollouts a step waits for none, while all that it draws run; it samples as many tokens
+    as its batch has, or as all that it draws where groups without spread are discarded.
+    """
     settings, training = params.training, of_train(params, models, gpu=speed.cores is None)
-    prompts = round(settings.dynamic_sampling.oversampling * settings.prompts_per_step)
+    dynamic = settings.dynamic_sampling
+    drawn = round(dynamic.oversampling * settings.prompts_per_step)
+    prompts = settings.prompts_per_step if dynamic.partial_rollouts and not dynamic.wants_spread else drawn
     sampling = sampling_seconds(
         params,
         models,
@@ -122,6 +133,8 @@ def _train(params: Params, models: Models, speed: Speed) -> StageSeconds:
         prompt=usual_prompt(params, params.experiment.train, "train"),
         lengths=Lengths.of_training(params, models.policy.positions),
         held=held_beside(params, training),
+        longest=longest,
+        running=drawn * settings.samples_per_prompt if dynamic.partial_rollouts else None,
     )
     update, tokens = _update(training, params, speed.update, speed, mini_batches=settings.mini_batches)
     parts = {
@@ -206,12 +219,15 @@ def sampling_seconds(
     prompt: int,
     lengths: Lengths,
     held: int = 0,
+    longest: int = 0,
+    running: int | None = None,
 ) -> float:
-    """Return the seconds of `attempts` completions of the greatest length for `prompts` prompts.
+    """Return the seconds of `attempts` completions of the greatest length, or one of `longest` tokens, for `prompts` prompts.
 
     The slower one of two: computing, 2 N for each token that is sampled or read (a prompt once for all of its attempts), and reading the
     weights, once for each step of decoding. In addition, reading every attempt's keys and values so far. GPUs with tensor parallelism share
-    all of it; their communication is not counted. held: bytes of their memory that the trainer has.
+    all of it; their communication is not counted. held: bytes of their memory that the trainer has. running: attempts that always run, so
+    that none is waited for; None: only these.
     """
     shape, each = models.policy, BYTES[params.rollout.dtype]
     ranks = 1 if speed.cores else engine.ranks
@@ -220,9 +236,12 @@ def sampling_seconds(
     )
     whole = lengths.after(prompt)
     room = cache_tokens(shape, engine, params.rollout.dtype, speed.memory, held)
-    running = max(min(engine.max_running_requests, attempts if room is None else room // whole), 1)
+    together = max(min(engine.max_running_requests, attempts if room is None else room // whole), 1)
     attempts, prompts = -(-attempts // servers), -(-prompts // servers)
-    steps = max(attempts / running, 1) * lengths.written
+    if running is None:
+        steps = max(attempts / together * lengths.written, longest, lengths.written)
+    else:
+        steps = attempts / max(min(together, running // servers), 1) * lengths.written
     tokens = attempts * lengths.written
     computing = 2 * shape.arithmetic.parameters * (tokens + prompts * prompt) / speed.sampling
     reading = steps * shape.weights * each / speed.bandwidth
