@@ -131,16 +131,11 @@ def test_the_server_shares_the_device_unless_it_runs_elsewhere(shape: Shape) -> 
     assert sample.total == 0
 
 
-def test_a_teacher_has_a_server_of_its_own(shape: Shape) -> None:
-    models = Models(policy=shape, teacher=shape)
-    (train, _) = stages(qwen3(), models, on_gpu=True)
-    assert train.on_device[-1].what == "server of the teacher"
+@pytest.mark.parametrize("model", ["teacher", "reward_model"])
+def test_a_further_model_has_a_server_of_its_own(model: str, shape: Shape) -> None:
+    (train, _) = stages(qwen3(), Models(policy=shape, **{model: shape}), on_gpu=True)
+    assert train.on_device[-1].what == f"server of the {model.replace('_', ' ')}"
     assert train.on_device[-1].of("weights") == 4 * WEIGHTS
-
-
-def test_a_reward_model_has_a_server_of_its_own(shape: Shape) -> None:
-    (train, _) = stages(qwen3(), Models(policy=shape, reward_model=shape), on_gpu=True)
-    assert train.on_device[-1].what == "server of the reward model"
 
 
 @pytest.mark.nightly
@@ -267,11 +262,6 @@ def test_gpus_that_divide_a_model_share_the_time_of_sampling(shape: Shape) -> No
         for ranks in (1, 4)
     )
     assert divided == pytest.approx(alone / 4)
-
-
-def test_the_machines_of_a_server_in_training_are_not_there_for_evaluation() -> None:
-    engine = sglang.Config(tensor_parallel=8, nodes_per_server=2, nodes=4)
-    assert (engine.ranks, engine.on_one_machine.ranks, engine.on_one_machine.nodes) == (16, 8, 0)
 
 
 def test_on_a_cpu_servers_are_side_by_side(shape: Shape) -> None:

@@ -13,7 +13,6 @@ from typer.testing import CliRunner
 from dagrpo.cli.application import app
 from dagrpo.cli.plan import rendered
 from dagrpo.config.documents import params_yaml
-from dagrpo.config.overlay import merged
 from dagrpo.config.schema import Params, parse
 from dagrpo.core.errors import UserError
 from dagrpo.pipeline.job_files import own_params
@@ -24,7 +23,7 @@ from dagrpo.pipeline.plan.measured import Measured, measured
 from dagrpo.pipeline.plan.models import Models
 from dagrpo.pipeline.plan.outcome import APART, PARTIAL, TOGETHER, Plan, minutes_on, plan_of
 from dagrpo.pipeline.plan.rates import Speed, speed_of
-from dagrpo.pipeline.plan.remedy import fullest, remedy_for
+from dagrpo.pipeline.plan.remedy import _with, fullest, remedy_for
 from dagrpo.pipeline.plan.sequences import Lengths, usual_prompt
 from dagrpo.pipeline.plan.times import StageSeconds, sampling_seconds, seconds_of_stages
 from dagrpo.pipeline.stages import all_stages
@@ -47,15 +46,6 @@ def _times(params: Params, speed: Speed | None = FLAT, earlier: Measured | None 
     return list(seconds_of_stages(params, Models.of(params), speed, earlier or Measured()))
 
 
-def _values(params: Params, remedy: dict[str, Any]) -> Params:
-    laid = params.model_dump()
-    for key, value in remedy.items():
-        for part in reversed(key.split(".")):
-            value = {part: value}
-        laid = merged(laid, value)
-    return parse(laid)
-
-
 @pytest.mark.parametrize("gibibytes", [pytest.param(40.0, marks=pytest.mark.nightly), 14.0])
 def test_what_cannot_fit_is_refused_with_a_change_that_makes_it_fit(project: Path, gibibytes: float) -> None:
     params, machine = qwen3(LONG), machine_for(None, gibibytes)
@@ -66,7 +56,7 @@ def test_what_cannot_fit_is_refused_with_a_change_that_makes_it_fit(project: Pat
     models = Models.of(params)
     remedy = remedy_for(params, models, machine)
     assert remedy is not None
-    total = fullest(_values(params, dict(remedy.values)), models, machine).total
+    total = fullest(parse(_with(params, remedy.values)), models, machine).total
     assert total == remedy.total <= machine.memory
 
 

@@ -44,7 +44,8 @@ def measured(params: Params) -> Measured:
         elif not account.is_taken_over:
             seconds_by_stage[account.stage].append(account.seconds)
     seeds = sorted({each.seed for each in current.values() if each.stage == TRAIN and each.seed is not None})
-    steps = [step for seed in seeds for step in _after_the_first(_steps(name, seed))]
+    # All steps but the first, which warms up; the first one if it is the only one.
+    steps = [step for seed in seeds for step in (_steps(name, seed)[1:] or _steps(name, seed))]
     # One that was resumed has taken steps before; where they are few, this is too little.
     whole = [seconds for seconds in beside if seconds > 0]
     return Measured(
@@ -79,11 +80,6 @@ def _steps(experiment: str, seed: int) -> list[dict[str, float]]:
     if not metrics.is_file():
         return []
     return read_times(LOGS / experiment / f"seed_{seed}", metrics) or []
-
-
-def _after_the_first(steps: list[dict[str, float]]) -> list[dict[str, float]]:
-    """Return all steps but the first, which warms up; the first one if it is the only one."""
-    return steps[1:] or steps
 
 
 def _means(steps: list[dict[str, float]]) -> dict[str, float]:

@@ -100,14 +100,14 @@ def _sft(params: Params, models: Models, *, on_gpu: bool) -> StageMemory:
     training = of_sft(params, models, gpu=on_gpu)
     return StageMemory(
         stage=sft.STAGE.name,
-        on_device=_of_ranks(training.memory(), training.processes, on_gpu=on_gpu),
+        on_device=(training.memory(),) * (1 if on_gpu else training.processes),
         on_host=_loading(models.policy) if on_gpu else (),
     )
 
 
 def _train(params: Params, models: Models, *, on_gpu: bool, memory: int | None) -> StageMemory:
     training = of_train(params, models, gpu=on_gpu)
-    ranks = _of_ranks(training.memory(), params.runtime.training.processes, on_gpu=on_gpu)
+    ranks = (training.memory(),) * (1 if on_gpu else params.runtime.training.processes)
     servers = [*_servers(params, models, on_gpu=on_gpu, memory=memory, held=held_beside(params, training))]
     synced = tuple(_weight_copies(params, models.policy))
     if not on_gpu:
@@ -158,11 +158,6 @@ def _sample(params: Params, models: Models, *, on_gpu: bool, memory: int | None)
         SERVER, params, models.policy, engine, engine.max_running_requests, on_gpu=on_gpu, tokens=tokens
     )
     return StageMemory(stage=sample.STAGE.name, on_device=tuple(server for _, server in servers))
-
-
-def _of_ranks(process: Memory, processes: int, *, on_gpu: bool) -> tuple[Memory, ...]:
-    """Return the processes on one device: on a GPU each has its own, on a CPU they share it."""
-    return (process,) if on_gpu else (process,) * processes
 
 
 def _servers(

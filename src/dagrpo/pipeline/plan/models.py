@@ -96,16 +96,9 @@ def picture_pixels(params: Params) -> int | None:
 def _folders_of(repository: str, revision: str, experiment: str, name: str) -> Iterator[Path]:
     """Yield folders of this project that hold a model of the hub at that commit, the experiment's own first."""
     for folder in (MODELS / experiment / name, *sorted(MODELS.glob("*/*/"))):
-        if _is_of(folder, repository, revision):
+        origin = read_object(folder / ORIGIN) if (folder / ORIGIN).is_file() else {}
+        if (origin.get("repository"), origin.get("revision")) == (repository, revision):
             yield folder
-
-
-def _is_of(folder: Path, repository: str, revision: str) -> bool:
-    try:
-        origin = read_object(folder / ORIGIN)
-    except UserError:  # none, or damaged
-        return False
-    return origin.get("repository") == repository and origin.get("revision") == revision
 
 
 def _shape_in(folder: Path) -> Shape:

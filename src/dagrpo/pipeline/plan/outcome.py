@@ -65,7 +65,8 @@ def plan_of(params: Params, machine: Machine, *, online: bool = False, answer: i
     disk, free = disk_of(params, models), shutil.disk_usage(Path()).free
     earlier = measured(params) if machine.is_here else Measured()
     speed = speed_of(machine, params)
-    times, longest = tuple(seconds_of_stages(params, models, speed, earlier)), _longest(params, models)
+    times = tuple(seconds_of_stages(params, models, speed, earlier))
+    longest = Lengths.of_training(params, models.policy.positions).written
     return Plan(
         experiment=params.experiment.name,
         machine=machine.name,
@@ -124,7 +125,7 @@ def ways_to_sample(
         APART: [_placed(params, count, number - count, {"staleness": 1}) for count in range(1, number)],
         PARTIAL: [_placed(params, number, number, {"dynamic_sampling": of_partial})],
     }
-    longest = _longest(params, models)
+    longest = Lengths.of_training(params, models.policy.positions).written
     seconds = {
         name: [
             sum(train_seconds(_shorter(each, answer), models, speed, longest=longest).of_a_step.values())
@@ -146,10 +147,6 @@ def _placed(params: Params, training: int, servers: int, changes: dict[str, Any]
         return parse(merged(params.model_dump(), {"runtime": sections, "training": merged(in_turns, changes)}))
     except UserError:
         return None
-
-
-def _longest(params: Params, models: Models) -> int:
-    return Lengths.of_training(params, models.policy.positions).written
 
 
 def _shorter(params: Params, answer: int | None) -> Params:

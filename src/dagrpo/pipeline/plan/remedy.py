@@ -6,9 +6,10 @@ change is added to those before it.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
-from dagrpo.config.overlay import merged
+from dagrpo.config.overlay import merged, nested
 from dagrpo.config.schema import Params, parse
 from dagrpo.core.errors import UserError
 from dagrpo.pipeline.plan.amounts import size
@@ -155,9 +156,4 @@ def _as_yaml(value: Any) -> str:
 
 
 def _with(params: Params, values: Values) -> dict[str, Any]:
-    laid = params.model_dump()
-    for key, value in values.items():
-        for part in reversed(key.split(".")):
-            value = {part: value}
-        laid = merged(laid, value)
-    return laid
+    return reduce(merged, (nested(key.split("."), value) for key, value in values.items()), params.model_dump())

@@ -43,7 +43,12 @@ class Shape:
             model: PreTrainedModel = model_class_of(config)._from_config(config, dtype=torch.float32)
         model.tie_weights()
         weights = sum(weight.numel() for weight in model.parameters())
-        blocks = _blocks(model)
+        names = model._no_split_modules or ()  # as trainer/model/fsdp.py finds the blocks
+        blocks = [
+            sum(weight.numel() for weight in module.parameters())
+            for module in model.modules()
+            if type(module).__name__ in names
+        ]
         return cls(
             model=model,
             weights=weights,
@@ -114,10 +119,3 @@ class Shape:
     def synced_numbers(self, lora: TrainedLora, vision: Vision) -> int:
         """Return the numbers of a weight sync. Raises UserError if the adapter names no layer."""
         return self.weights if lora.serving == "merged" else self.trained(lora, vision).adapter
-
-
-def _blocks(model: PreTrainedModel) -> list[int]:
-    """Return the weights of each block, as trainer/model/fsdp.py finds them."""
-    names = model._no_split_modules or ()
-    blocks = [module for module in model.modules() if type(module).__name__ in names]
-    return [sum(weight.numel() for weight in module.parameters()) for module in blocks]
