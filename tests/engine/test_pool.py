@@ -338,37 +338,19 @@ def test_a_refusal_is_passed_on(serve: Serve, pool_of: MakePool, answer: tuple[i
         pool_of(at(server)).generate([request(1)], lockstep=False)
 
 
-def test_logprobs_that_are_no_numbers_are_an_error(serve: Serve, pool_of: MakePool) -> None:
-    broken = reply(1)
-    broken["meta_info"]["output_token_logprobs"] = [[None, 1, None]]
-    server = serve(lambda path, body: (200, [broken]))
-    with pytest.raises(ServerError, match="weights are not finite"):
-        pool_of(at(server)).generate([request(1)], lockstep=False)
-
-
-def test_a_server_that_does_not_answer_in_time_is_an_error(serve: Serve, pool_of: MakePool) -> None:
-    def sleep(body: dict[str, Any]) -> tuple[int, Any]:
-        time.sleep(0.3)
-        return 200, []
-
-    server = serve(Echo(sleep))
-    with pytest.raises(ServerError, match=r"made no progress for 0\.1 s \(runtime\.engine\.request_timeout\)"):
-        pool_of(at(server), timeout=0.1).generate([request(1)], lockstep=False)
-
-
 def test_a_server_that_fails_ends_the_wait_for_the_others_at_once(serve: Serve, pool_of: MakePool) -> None:
-    released = threading.Event()
+    may_end, ended = threading.Event(), threading.Event()
 
     def never(body: dict[str, Any]) -> tuple[int, Any]:
-        released.wait(20)
+        may_end.wait(60)
+        ended.set()
         return 200, []
 
     slow, broken = serve(Echo(never)), serve(Echo(lambda body: (400, {"message": "out of memory"})))
-    started = time.monotonic()
     with pytest.raises(ServerError, match=r"refused /generate \(400\): out of memory"):
-        pool_of(at(slow), at(broken), timeout=20).generate([request(1), request(2)], lockstep=True)
-    assert time.monotonic() - started < 5
-    released.set()
+        pool_of(at(slow), at(broken), timeout=60).generate([request(1), request(2)], lockstep=True)
+    assert not ended.is_set()
+    may_end.set()
 
 
 def test_a_connection_that_is_closed_before_an_answer_is_tried_once_more(serve: Serve, pool_of: MakePool) -> None:
@@ -411,7 +393,7 @@ def test_a_server_that_comes_back_gets_the_present_weights_before_its_first_requ
     ]
     said = capsys.readouterr().err
     assert "Its work is repeated by the other 1." in said
-    assert "Server 1 answers again, and holds the present weights." in said
+    assert "Server 1 answers again." in said
 
 
 def test_a_server_that_stays_away_is_asked_again_at_each_weight_sync(serve: Serve, pool_of: MakePool) -> None:

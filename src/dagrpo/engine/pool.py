@@ -9,7 +9,6 @@ scheduler then does follows from them. Nothing else may use the server meanwhile
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import Any, TypeVar
 
 from dagrpo.checkpoints.gather import free_cached
@@ -93,24 +92,33 @@ class ServerPool(SessionServers):
         self._version = new_version(version)
         if self._buckets is not None and self._adapters is None:
             self._sync_tensors(weights, self._buckets(weights))
-            return
+        else:
+            self._load_folder(weights)
+        self._cache_is_empty = True
+        self._server_of.clear()
+
+    def _load_folder(self, weights: Tensors) -> None:
         folder = self._folder.write(weights) if self._adapters is None else self._adapters.write(weights, self._version)
         if self._leaves:
             free_cached(weights)  # servers come back to the same GPUs, where the ranks keep what they have freed
-        self._loop.run(self._load_everywhere(folder))
+        lost = [*self._lost]
+
+        async def load_into(server: Client) -> None:
+            await (server.load if self._adapters is None else server.load_adapter)(folder, self._version)
+
+        self._everywhere(load_into)
+        self._loop.run(self._take_back(lost, load_into))
 
     def _sync_tensors(self, weights: Tensors, buckets: Iterator[Bucket]) -> None:
         """Load weights into every server, bucket by bucket. After an error no server counts as having the new version."""
         if self._group is not None:
-            self._loop.run(self._find_again())
+            self._loop.run(self._take_back([*self._lost], lambda server: server.empty_cache()))
             self._form(self._group)
         self._everywhere(lambda server: server.begin_sync())
         self._send_buckets(buckets)
         if self._leaves:
             free_cached(weights)  # of the buckets: now the servers' key-value caches come back
         self._everywhere(lambda server: server.end_sync())
-        self._cache_is_empty = True
-        self._server_of.clear()
 
     def _send_buckets(self, buckets: Iterator[Bucket]) -> None:
         numbers, self._grouped = self._grouped, []  # an error ends the group
@@ -124,12 +132,12 @@ class ServerPool(SessionServers):
                 )
         self._grouped = numbers
 
-    async def _find_again(self) -> None:
-        """Take back servers that were lost and answer again: they get the weights of this sync before a request."""
-        for number in [*self._lost]:
+    async def _take_back(self, lost: Sequence[int], ask: Callable[[Client], Awaitable[None]]) -> None:
+        """Take back those of the lost servers that answer again: they get the weights of this sync before a request."""
+        for number in lost:
             self._lost[number].reconnect()
-            with suppress(ServerError):  # it is still away
-                await self._lost[number].empty_cache()
+            with suppress(ServerError):  # it is still away, or no server of this engine
+                await ask(self._lost[number])
                 self._servers[number] = self._lost.pop(number)
                 say(f"Server {number + 1} answers again.")
 
@@ -177,37 +185,6 @@ class ServerPool(SessionServers):
 
         self._everywhere(ask)
         return [held[id(server)] for server in self._servers.values()]
-
-    async def _load_everywhere(self, folder: Path) -> None:
-        await all_of(
-            [
-                *(self._load(number, folder) for number in [*self._servers]),
-                *(self._take_back(each, folder) for each in [*self._lost]),
-            ]
-        )
-        self._cache_is_empty = True
-        self._server_of.clear()
-
-    async def _take_back(self, server: int, folder: Path) -> None:
-        """Load the weights into a server that was lost. It gets requests again only once it holds them."""
-        client = self._lost[server]
-        client.reconnect()
-        try:
-            await self._load_into(client, folder)
-        except ServerError:  # it is still away, or no server of this engine
-            return
-        self._servers[server] = self._lost.pop(server)
-        say(f"Server {server + 1} answers again, and holds the present weights.")
-
-    async def _load(self, server: int, folder: Path) -> None:
-        try:
-            await self._load_into(self._servers[server], folder)
-        except DEAD as error:
-            self._give_up(server, error)
-
-    async def _load_into(self, client: Client, folder: Path) -> None:
-        load = client.load if self._adapters is None else client.load_adapter
-        await load(folder, self._version)
 
     async def _ask_all(self, ask: _Ask[T], parts: Sequence[tuple[int, Sequence[int]]], *, empty_cache: bool) -> list[T]:
         """Return an answer to each request, in order; `parts` assigns the requests to servers."""
