@@ -21,13 +21,13 @@ from dagrpo.engine.interface import WITHOUT_WEIGHTS, WeightVersion
 from dagrpo.engine.sglang.forms import (
     ADAPTERS,
     DIGESTS,
+    REPLIES,
     USE_KNOWN_VERSION,
     About,
     Reply,
     entries_of,
     parsed,
     refused,
-    replies_of,
 )
 from dagrpo.engine.sglang.images import files_of, written_length
 
@@ -78,7 +78,7 @@ class _Misfit(Exception):
 
 
 def _replies(data: bytes, count: int, address: str) -> list[Reply]:
-    replies = replies_of(data, address)
+    replies = parsed(REPLIES, data, "/generate", address)
     if len(replies) != count:
         raise refused(address, "/generate", f"{len(replies)} completions for {count} requests", data)
     return replies
@@ -224,12 +224,12 @@ def digests_of(data: bytes, address: str) -> list[dict[str, str]]:
     Raises ServerError if it does not report them, or divides its weights in another way than by tensor parallelism.
     """
     remedy = f"set training.gates.digest_mebibytes to 0, or {USE_KNOWN_VERSION}, without --dp-size and --pp-size"
-    ranks = parsed(DIGESTS, data, "/weights_checker", address, remedy)["ranks"]
-    places = [rank["parallelism_info"][0] for rank in ranks]
-    known = [(place["tp_rank"], place["tp_size"], place["dp_size"], place["pp_size"]) for place in places]
+    ranks = parsed(DIGESTS, data, "/weights_checker", address, remedy).ranks
+    places = [rank.parallelism_info[0] for rank in ranks]
+    known = [(place.tp_rank, place.tp_size, place.dp_size, place.pp_size) for place in places]
     if known != [(number, len(ranks), 1, 1) for number in range(len(ranks))]:
         raise refused(address, "/weights_checker", f"its ranks are {known}", data, remedy)
-    return [rank["checksums"] for rank in ranks]
+    return [rank.checksums for rank in ranks]
 
 
 def without_name(digests: Mapping[str, str], adapter: str | None, address: str) -> dict[str, str]:
@@ -253,4 +253,4 @@ def without_name(digests: Mapping[str, str], adapter: str | None, address: str) 
 def adapters_of(data: bytes, path: str, address: str) -> set[str]:
     """Return the names of the adapters that a server holds after a change. Raises ServerError if it does not report them."""
     remedy = f"{USE_KNOWN_VERSION}, or set training.lora.serving to merged"
-    return {*parsed(ADAPTERS, data, path, address, remedy)["loaded_adapters"]}
+    return {*parsed(ADAPTERS, data, path, address, remedy).loaded_adapters}
