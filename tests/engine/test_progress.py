@@ -64,7 +64,7 @@ def test_a_long_answer_is_awaited_while_tokens_are_written() -> None:
     assert asyncio.run(_ask(2, answer, _page(lambda: next(written)))) == [b"{}"] * 2
 
 
-def test_all_requests_of_a_server_that_stalls_fail_within_two_limits() -> None:
+def test_all_requests_of_a_server_that_stalls_fail() -> None:
     asked = 0
 
     def tokens() -> int:
@@ -72,26 +72,21 @@ def test_all_requests_of_a_server_that_stalls_fail_within_two_limits() -> None:
         asked += 1
         return 7
 
-    async def answer(_: web.Request) -> web.Response:
-        await asyncio.sleep(30 * LIMIT)
-        return web.Response(body=b"{}")
-
-    began = time.monotonic()
-    answers = asyncio.run(_ask(20, answer, _page(tokens)))
+    answers = asyncio.run(_ask(20, _stall, _page(tokens)))
     assert all(isinstance(each, ServerError) and "made no progress" in str(each) for each in answers)
-    assert time.monotonic() - began < 6 * LIMIT
     assert asked < 2 + 20  # one request asks for all that wait
 
 
-def test_a_server_without_counts_fails_after_the_limit() -> None:
-    async def answer(_: web.Request) -> web.Response:
-        await asyncio.sleep(30 * LIMIT)
-        return web.Response(body=b"{}")
+async def _stall(_: web.Request) -> web.Response:
+    await asyncio.Event().wait()
+    raise AssertionError("it stalls for ever")
 
+
+def test_a_server_without_counts_fails_after_the_limit() -> None:
     async def absent(_: web.Request) -> web.Response:
         raise web.HTTPNotFound
 
-    (answered,) = asyncio.run(_ask(1, answer, absent))
+    (answered,) = asyncio.run(_ask(1, _stall, absent))
     assert isinstance(answered, ServerError)
 
 
@@ -108,8 +103,6 @@ def test_a_server_that_dies_is_noticed_at_once(answers: int) -> None:
         request.transport.abort()
         raise asyncio.CancelledError
 
-    began = time.monotonic()
     found = asyncio.run(_ask(6, answer, _page(lambda: 0)))
     assert sum(each == b"{}" for each in found) == answers
-    assert sum(isinstance(each, Exception) for each in found) == 6 - answers
-    assert time.monotonic() - began < 10 * LIMIT
+    assert sum(isinstance(each, ServerError) and "no progress" not in str(each) for each in found) == 6 - answers

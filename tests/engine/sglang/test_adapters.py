@@ -166,21 +166,17 @@ def test_an_answer_that_comes_when_somebody_else_has_loaded_weights_is_refused(s
     _with_pool(serve(script).address, tmp_path, use)
 
 
-def test_a_server_that_was_started_again_unseen_gets_no_adapter(serve: Serve, tmp_path: Path) -> None:
-    script = Serving()
-
-    def use(pool: ServerPool) -> None:
-        pool.load(_adapter(0), "step_0")
-        script.loaded.clear()
-        with pytest.raises(ServerAway, match=r"has lost the adapter step_0-.*: it was started again"):
-            pool.load(_adapter(1), "step_1")
-
-    _with_pool(serve(script).address, tmp_path, use)
-
-
-@pytest.mark.parametrize("asks", ["tokens", "logprobs"])
-def test_a_server_that_was_started_again_before_the_first_request_of_its_adapter_starts_the_stage_again(
-    asks: str, serve: Serve, tmp_path: Path
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda pool: pool.load(_adapter(1), "step_1"),
+        lambda pool: pool.generate([REQUEST], lockstep=True),
+        lambda pool: pool.score([ScoringRequest(token_ids=(5, 7), first=1)], lockstep=True),
+    ],
+    ids=["load", "generate", "score"],
+)
+def test_a_server_that_was_started_again_unseen_starts_the_stage_again(
+    ask: Callable[[ServerPool], object], serve: Serve, tmp_path: Path
 ) -> None:
     script = Serving()
 
@@ -188,10 +184,7 @@ def test_a_server_that_was_started_again_before_the_first_request_of_its_adapter
         pool.load(_adapter(0), "step_0")
         script.loaded.clear()
         with pytest.raises(ServerAway, match=r"has lost the adapter step_0-.*: it was started again"):
-            if asks == "tokens":
-                pool.generate([REQUEST], lockstep=True)
-            else:
-                pool.score([ScoringRequest(token_ids=(5, 7), first=1)], lockstep=True)
+            ask(pool)
 
     _with_pool(serve(script).address, tmp_path, use)
 
