@@ -7,14 +7,15 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import httpx
 import psutil
 
 from dagrpo.engine.errors import ServerError
-from dagrpo.engine.http import Endpoint
-from dagrpo.utils.watched_process import WatchedProcess
+
+if TYPE_CHECKING:
+    from dagrpo.engine.sglang.server import SGLangServer
 
 # ninja drives SGLang's and FlashInfer's builds; Triton calls the others itself. The kernel cuts names after 15 characters.
 COMPILERS = frozenset({"ninja", "nvcc", "cicc", "ptxas", "fatbinary", "cudafe++", "cc1plus"})
@@ -94,30 +95,7 @@ class StartLimit:
         return self.compiled > MOST_SECONDS_OF_COMPILATION
 
 
-class Starting(Protocol):
-    """Server that is being started."""
-
-    @property
-    def endpoint(self) -> Endpoint:
-        """Return its address and key."""
-        ...
-
-    @property
-    def process(self) -> WatchedProcess:
-        """Return its main process."""
-        ...
-
-    @property
-    def answers_requests(self) -> bool:
-        """Return False for a part of a server whose first machine answers."""
-        ...
-
-    def diagnose(self) -> str | None:
-        """Return why it is dead; None if it is alive."""
-        ...
-
-
-def wait_until_ready(server: Starting, seconds: float, log: Path, tell: Callable[[str], None]) -> None:
+def wait_until_ready(server: "SGLangServer", seconds: float, log: Path, tell: Callable[[str], None]) -> None:
     """Wait until a server answers. `tell` gets its phase.
 
     Raises ServerError if it dies, takes longer than `seconds`, or a compiler hangs.
