@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 
 import pytest
-from packages.dagrpo_answers.tests.test_readings import TEXTS
+from packages.dagrpo_answers.tests.table import rows
 from packages.dagrpo_answers.tests.test_scorers import GOLDEN, OF_CHOICES, OF_SEARCH
 from packages.dagrpo_answers.tests.verifiers.test_ifeval import CASES, LANGUAGES
 from tests.oracles.asking import answers, require
@@ -82,7 +82,7 @@ def _cases(name: str) -> list[tuple[str, str]]:
         return [*((each[0], each[1]) for each in OF_CHOICES), *_drawn(CHOICE_PIECES, "ABCJ")]
     if name == "verl_search_r1":
         return [*((each[0], each[1]) for each in OF_SEARCH), *_drawn(SEARCH_PIECES, SEARCH_TRUTHS)]
-    own = [*((each[0], each[1]) for each in TEXTS), *((each[0], each[1]) for each in GOLDEN)]
+    own = [*((row.text, row.ground_truth) for row in rows("readings.tsv")), *((each[0], each[1]) for each in GOLDEN)]
     return own if name == "math_verify" else own + _random_texts()
 
 

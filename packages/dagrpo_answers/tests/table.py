@@ -1,4 +1,6 @@
-"""The table verdicts.tsv: texts, their ground truths, and whether they are right, decided before any program was asked.
+"""Tables of texts, their ground truths, and whether they are right.
+
+verdicts.tsv was decided before any program was asked; readings.tsv are texts that were once paid wrongly or refused wrongly.
 
 A heading `# kind<TAB>verifier<TAB>extractor<TAB>form` holds for the rows below it, `+` (right) or `-` <TAB> ground truth <TAB> answer.
 The answer stands at the form's `@`; `⏎` is the end of a line.
@@ -9,8 +11,6 @@ from pathlib import Path
 from typing import cast
 
 from dagrpo_answers.verifier import Extractor
-
-TABLE = Path(__file__).with_name("verdicts.tsv")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,10 +25,10 @@ class Row:
     right: bool
 
 
-def rows() -> list[Row]:
-    """Return the rows of the table."""
+def rows(name: str = "verdicts.tsv") -> list[Row]:
+    """Return the rows of a table."""
     table = []
-    for line in TABLE.read_text(encoding="utf-8").splitlines():
+    for line in Path(__file__).with_name(name).read_text(encoding="utf-8").splitlines():
         if line.startswith("#"):
             kind, verifier, extractor, form = line.removeprefix("# ").split("\t")
             continue

@@ -1,15 +1,15 @@
-"""The table of verdicts: every text is judged as a person judged it."""
+"""The tables of verdicts: every text is judged as a person judged it."""
 
 import pytest
 from packages.dagrpo_answers.tests.table import rows
 
 from dagrpo_answers import Judge
 
-ROWS = rows()
+ROWS = [*rows(), *rows("readings.tsv")]
 
 
 @pytest.mark.parametrize("kind", dict.fromkeys(row.kind for row in ROWS))
-def test_every_text_has_the_verdict_of_the_table(kind: str, judge: Judge) -> None:
+def test_every_text_has_the_verdict_of_its_table(kind: str, judge: Judge) -> None:
     table = [row for row in ROWS if row.kind == kind]
     (extractor,) = {row.extractor for row in table}
     judged = judge.judge(
