@@ -44,25 +44,6 @@ LAST_NUMBERS = (
     "<think>hm</think>N", "<b>N</b>", "\u7b54\u6848\u662fN\u3002", "\u7b54\u6848\uff1aN", "It covers N cm^2.", "It covers N m\u00b2",
     "\u20b9N", "It costs N \u20bd.",
 )  # fmt: skip
-# answer, ground truth: the same in another spelling
-SAME_FORMULAS = (
-    ("\\begin{pmatrix}1&2\\\\3&4\\end{pmatrix}", "\\begin{pmatrix} 1 & 2 \\\\ 3 & 4 \\end{pmatrix}"),
-    ("2^{1/2}", "\\sqrt{2}"), ("sqrt(2)", "\\sqrt{2}"), ("\\sqrt(2)", "\\sqrt{2}"), ("2pi", "2\\pi"), ("pi/2", "\\frac{\\pi}{2}"),
-    ("sin(x)", "\\sin x"), ("x**2", "x^2"), ("\\mathrm{e}^{2}", "e^2"), ("\\mathbb R", "\\mathbb{R}"), ("5m", "m \\cdot 5"),
-    ("\\emptyset", "\\varnothing"), ("x \\in [1,2)", "[1,2)"), ("1 \\le x < 2", "[1,2)"), ("(3,\\infty)", "x > 3"),
-    ("(x,y)=(1,2)", "(1,2)"), ("{10 \\over 3}", "\\frac{10}{3}"), ("\\frac{\\text{1}}{\\text{3}}", "1/3"), ("\\sqrt{16}=4", "4"),
-    ("\\sqrt{12} = 2\\sqrt{3}", "2\\sqrt{3}"), ("\\frac{2}{\\sqrt{2}}", "\\sqrt{2}"), ("\\infty + 1", "\\infty"),
-    ("\\sqrt{3+2\\sqrt{2}}-1-\\sqrt{2}", "0"),
-    ("\\sqrt{3+2\\sqrt{2}}", "1+\\sqrt{2}"), ("\\sin(\\pi/6)+\\pi", "\\pi+\\frac12"), ("\u221b2", "\\sqrt[3]{2}"),
-    ("\u221c{5}", "\\sqrt[4]{5}"), ("y = 2x+1", "2x+1"), ("f(x) = 2x+1", "2x+1"), ("0.\\dot{1}4285\\dot{7}", "1/7"),
-)  # fmt: skip
-OTHER_FORMULAS = (
-    ("\\pi h", "\\pi"), ("34 m", "34"), ("3\\sqrt{2} m", "3\\sqrt{2}"), ("9.6 e 4", "9.6"), ("y'", "y"), ("f'", "f"), ("34'", "34"),
-    ("\\ldots 34", "34"), ("\\sqrt{2}=\\sqrt{3}", "\\sqrt{3}"), ("\\pi=3", "3"), ("2x+1=2x+2", "2x+2"), ("\\sqrt{16}=5", "5"),
-    ("y=2x+1=2x+2", "2x+2"), ("x\\ast", "x"), ("\\sqrt2+10^{-20}", "\\sqrt2"), ("\\pi+10^{-40}", "\\pi"),
-    ("\\{1\\},\\{2\\}", "\\{1,2\\}"), ("\\{1,2\\},\\{3\\}", "\\{1,2,3\\}"), ("a", "A"), ("x > 3", "(4,\\infty)"), ("3\\text{4}", "34"),
-    ("\\begin{pmatrix}1\\\\ 2\\end{pmatrix}", "2"),
-)  # fmt: skip
 SAME_TEXTS = (
     ("Pa\u200bris", "Paris"), ("\u200eParis\u200f", "Paris"), ("Paris&nbsp;", "Paris"), ("AT&amp;T", "AT&T"), ("an egg", "egg"),
 )  # fmt: skip
@@ -157,14 +138,6 @@ def test_a_minus_that_a_space_divides_from_its_number_belongs_to_it(form: str, n
 def test_flexible_reads_a_number_beside_tags_units_and_asian_words(form: str, numbers: tuple[int, int]) -> None:
     text = f"So {filled(form, numbers)}"
     assert answer_of(text, "gsm8k", "flexible") == str(numbers[0])
-
-
-def test_formulas_in_another_spelling_are_the_same_and_others_are_not(judge: Judge) -> None:
-    pairs = [*SAME_FORMULAS, *OTHER_FORMULAS]
-    texts, truths = [f"\\boxed{{{answer}}}" for answer, _ in pairs], [truth for _, truth in pairs]
-    judged = judge.judge(texts, truths, ["math"] * len(pairs), "strict")
-    right = {pair for pair, judgement in zip(pairs, judged, strict=True) if judgement.verdict == "right"}
-    assert right == set(SAME_FORMULAS)
 
 
 def test_texts_in_another_dress_are_the_same_and_others_are_not() -> None:
