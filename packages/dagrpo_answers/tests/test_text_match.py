@@ -7,34 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packages.dagrpo_answers.tests.conftest import FACTOR, Growth
 
-from dagrpo_answers.text_match import extract, normalise
+from dagrpo_answers.text_match import normalise
 from dagrpo_answers.verifiers.exact_match import VERIFIER as EXACT_MATCH
 from dagrpo_answers.verifiers.exact_match import equal
 from dagrpo_answers.verifiers.substring_match import equal as holds
-
-# text -> strict, flexible, exact
-GOLDEN: list[tuple[str, str | None, str | None, str | None]] = [
-    ("<answer>Paris</answer>", "Paris", "Paris", "Paris"),
-    ("<answer> Paris\n</answer>\n", "Paris", "Paris", "Paris"),
-    ("<answer>Rome</answer> or <answer>Paris</answer>", "Paris", "Paris", None),
-    ("<answer>Rome <answer>Paris</answer>", "Paris", "Paris", None),
-    ("<answer>Paris</answer> of course", "Paris", "Paris", None),
-    ("<answer>Paris</answer> <answer>Rome", "Paris", "Paris", None),
-    ("Answer: Paris.", None, "Paris", None),
-    ("<answer><answer>Paris</answer></answer>", "Paris", "Paris", None),
-    ("<answer></answer>", None, None, None),
-    ("<answer>Paris", None, None, None),
-    ("Paris", None, None, None),
-]
-
-
-@pytest.mark.parametrize(("text", "strict", "flexible", "exact"), GOLDEN)
-def test_an_answer_is_read_as_in_the_golden_table(
-    text: str, strict: str | None, flexible: str | None, exact: str | None
-) -> None:
-    assert extract(text, "strict") == strict
-    assert extract(text, "flexible") == flexible
-    assert extract(text, "exact") == exact
 
 
 @pytest.mark.parametrize(
