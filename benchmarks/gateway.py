@@ -14,10 +14,10 @@ import time
 from collections.abc import Awaitable, Callable
 
 from aiohttp import ClientSession
-from tests.rollout.gateway.scripted_policy import ScriptedPolicy, session_with
+from packages.dagrpo_agents.tests.scripted_policy import ScriptedPolicy, session_with
 
-from dagrpo.rollout.gateway.server import Gateway, open_gateway
 from dagrpo.rollout.session import Session
+from dagrpo_agents.gateway.server import Gateway, open_gateway
 
 
 def main() -> None:

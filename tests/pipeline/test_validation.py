@@ -168,11 +168,11 @@ def test_a_reward_that_is_reported_needs_an_agent_that_reports(reward: dict[str,
 
 
 def test_a_class_that_says_nothing_of_its_worth_cannot_be_rewarded_for_it() -> None:
-    agent: dict[str, Any] = {"name": "environment", "environment": "tests.rollout.agents.worlds:Unrewarded"}
+    agent: dict[str, Any] = {"name": "environment", "environment": "packages.dagrpo_agents.tests.worlds:Unrewarded"}
     reward: dict[str, Any] = {"components": {"reported": {}}}
     with pytest.raises(UserError, match=r"rollout\.agent environment never reports anything: .*reward_functions"):
         _check("arithmetic", "arithmetic", reward=reward, rollout={"agent": agent})
-    agent["reward_functions"] = ["tests.rollout.agents.worlds:score"]
+    agent["reward_functions"] = ["packages.dagrpo_agents.tests.worlds:score"]
     _check("arithmetic", "arithmetic", reward=reward, rollout={"agent": agent})
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dagrpo.core.errors import UserError
-from dagrpo.rollout.agents.program import require_command
+from dagrpo_agents.program import require_command
 
 
 @pytest.fixture(autouse=True)

@@ -5,13 +5,13 @@ import re
 import sys
 from pathlib import Path
 
-from tests.rollout.agents.test_environment import context_in
-from tests.rollout.gateway.scripted_policy import ScriptedPolicy, session_with, tokens
+from packages.dagrpo_agents.tests.scripted_policy import ScriptedPolicy, session_with, tokens
+from packages.dagrpo_agents.tests.test_environment import context_in
 
 from dagrpo.core.trajectory import Trajectory
 from dagrpo.rollout.agents import AGENTS
-from dagrpo.rollout.agents.program import Config, open_program
 from dagrpo.utils.yaml_text import read_yaml
+from dagrpo_agents.program import Config, open_program
 
 PAGE = Path(__file__).parents[3] / "docs/agents.md"
 

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.rollout.gateway.scripted_policy import PlainChat, ScriptedPolicy, session_with
+from packages.dagrpo_agents.tests.scripted_policy import PlainChat, ScriptedPolicy, session_with
 
 from dagrpo.chat.renderers import Message, ToolSchema
 from dagrpo.core.errors import UserError
 from dagrpo.core.trajectory import Trajectory
 from dagrpo.rollout.agents import AgentContext
-from dagrpo.rollout.agents.environment import AGENT, Config, open_environment
+from dagrpo_agents.environment import AGENT, Config, open_environment
 
 
 def context_in(folder: Path) -> AgentContext:
@@ -22,7 +22,7 @@ def context_in(folder: Path) -> AgentContext:
     )
 
 
-WORLDS = "tests.rollout.agents.worlds"
+WORLDS = "packages.dagrpo_agents.tests.worlds"
 
 
 def attempts(

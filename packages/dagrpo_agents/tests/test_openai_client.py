@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 from openai import AsyncOpenAI, BadRequestError
-from tests.rollout.gateway.scripted_policy import CALCULATOR, ScriptedPolicy, session_with, tokens
+from packages.dagrpo_agents.tests.scripted_policy import CALCULATOR, ScriptedPolicy, session_with, tokens
 
-from dagrpo.rollout.gateway.server import Access, open_gateway
 from dagrpo.rollout.session import Session
+from dagrpo_agents.gateway.server import Access, open_gateway
 
 QUESTION = {"role": "user", "content": "1+2=?"}
 

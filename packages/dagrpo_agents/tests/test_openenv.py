@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.rollout.agents.test_environment import context_in
-from tests.rollout.gateway.scripted_policy import ScriptedPolicy, session_with
+from packages.dagrpo_agents.tests.scripted_policy import ScriptedPolicy, session_with
+from packages.dagrpo_agents.tests.test_environment import context_in
 from websockets.asyncio.client import ClientConnection
 from websockets.asyncio.server import ServerConnection, serve
 
 from dagrpo.core.errors import UserError
 from dagrpo.core.trajectory import Trajectory
-from dagrpo.rollout.agents.openenv import Config, RemoteEpisode, open_openenv
 from dagrpo.tools import InfrastructureFailure
+from dagrpo_agents.openenv import Config, RemoteEpisode, open_openenv
 
 Answer = Callable[[dict[str, Any]], Any]  # what the server is sent -> what it sends back
 ADD = {

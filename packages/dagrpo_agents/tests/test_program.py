@@ -13,15 +13,15 @@ from typing import Any
 
 import psutil
 import pytest
-from tests.rollout.gateway.scripted_policy import PlainChat, ScriptedPolicy, session_with, tokens
+from packages.dagrpo_agents.tests.scripted_policy import PlainChat, ScriptedPolicy, session_with, tokens
 
 from dagrpo.core.errors import UserError
 from dagrpo.core.trajectory import Trajectory
 from dagrpo.core.types import Completion
 from dagrpo.engine.errors import ServerError
 from dagrpo.rollout.agents import AgentContext
-from dagrpo.rollout.agents.program import Config, open_program
 from dagrpo.rollout.session import Session
+from dagrpo_agents.program import Config, open_program
 
 ASK = """
 import json, os, sys, urllib.request
@@ -270,7 +270,7 @@ def test_a_server_that_writes_without_end_is_ended(context: AgentContext) -> Non
 PARENT = """
 import asyncio, sys
 from pathlib import Path
-from dagrpo.rollout.programs.process import running
+from dagrpo_agents.programs.process import running
 async def main():
     folder = Path(sys.argv[1])
     (folder / "in").touch()

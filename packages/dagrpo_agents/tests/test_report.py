@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dagrpo.rollout.programs.attempt import ProgramFailure, report_in
+from dagrpo_agents.programs.attempt import ProgramFailure, report_in
 
 
 def test_the_last_line_is_the_report() -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from dagrpo.rollout.gateway.requests import MOST_ITEMS, ChatRequest, Refused, read_request
+from dagrpo_agents.gateway.requests import MOST_ITEMS, ChatRequest, Refused, read_request
 
 USER = {"role": "user", "content": "hi"}
 CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}

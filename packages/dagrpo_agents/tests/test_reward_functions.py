@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from dagrpo.core.errors import UserError
-from dagrpo.rollout.agents.environment import rewards_by
 from dagrpo.tools import InfrastructureFailure
+from dagrpo_agents.environment import rewards_by
 
 
 class NoNumber:

@@ -9,14 +9,15 @@ from typing import Any
 
 import pytest
 from aiohttp import ClientSession
-from tests.rollout.gateway.scripted_policy import PlainChat, ScriptedPolicy, session_with
+from packages.dagrpo_agents.tests.scripted_policy import PlainChat, ScriptedPolicy, session_with
 
 from dagrpo.core.errors import UserError
 from dagrpo.core.types import Completion
 from dagrpo.engine.errors import ServerError
-from dagrpo.rollout.gateway import server, strangers
-from dagrpo.rollout.gateway.requests import read_request
-from dagrpo.rollout.gateway.server import Gateway, open_gateway
+from dagrpo.utils import strangers
+from dagrpo_agents.gateway import server
+from dagrpo_agents.gateway.requests import read_request
+from dagrpo_agents.gateway.server import Gateway, open_gateway
 
 BODY: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "1+2=?"}]}
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from dagrpo.rollout.programs.attempt import ProgramFailure
-from dagrpo.rollout.programs.service import Service
+from dagrpo_agents.programs.attempt import ProgramFailure
+from dagrpo_agents.programs.service import Service
 
 # Answers all but the first request that any of its processes gets; that one it dies of, and leaves its stderr open.
 DIES_ONCE = """

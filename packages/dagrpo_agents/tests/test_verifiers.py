@@ -7,14 +7,14 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from tests.rollout.agents.test_environment import context_in
-from tests.rollout.gateway.scripted_policy import ScriptedPolicy, session_with
+from packages.dagrpo_agents.tests.scripted_policy import ScriptedPolicy, session_with
+from packages.dagrpo_agents.tests.test_environment import context_in
 
 from dagrpo.core.errors import UserError
 from dagrpo.core.trajectory import Trajectory
-from dagrpo.data.verifiers_package import worker_command
-from dagrpo.rollout.agents.verifiers import Config, open_verifiers
 from dagrpo.utils.virtualenv import python_of
+from dagrpo_agents.verifiers import Config, open_verifiers
+from dagrpo_agents.verifiers_package import worker_command
 
 ROOT = Path(__file__).parents[3]
 TASKSETS = Path(__file__).with_name("tasksets")

@@ -175,11 +175,10 @@ class Plugins(Generic[T]):
 
     def _look(self) -> dict[str, _Place]:
         known = self._own()
-        for point in _entry_points():
-            if point.group == self.group:
-                place = _Place(module=point.module, attribute=point.attr)
-                self._refuse_two(point.name, known.get(point.name), place)
-                known[point.name] = place
+        for point in entry_points(self.group):
+            place = _Place(module=point.module, attribute=point.attr)
+            self._refuse_two(point.name, known.get(point.name), place)
+            known[point.name] = place
         return known
 
     def _refuse_two(self, name: str, first: _Place | None, second: _Place) -> None:
@@ -210,6 +209,11 @@ class Plugins(Generic[T]):
                 f"`{name}` is not {_a(self.what)} that can be imported ({type(error).__name__}: {error}{_raised_at(error)}): correct "
                 f"{self.key}, or install what it needs; a folder of your own has to be on PYTHONPATH."
             ) from error
+
+
+def entry_points(group: str) -> list[EntryPoint]:
+    """Return the entry points of a group of dagrpo's."""
+    return [point for point in _entry_points() if point.group == group]
 
 
 @lru_cache(maxsize=1)

@@ -11,7 +11,9 @@ from pydantic import Field, create_model, model_validator
 
 from dagrpo.core.errors import UserError
 from dagrpo.core.experiment import Experiment
+from dagrpo.core.plugins import entry_points
 from dagrpo.core.section import MOST_TOKENS, Count, Section, Share
+from dagrpo.data import datasets
 
 DATASETS = "dagrpo.data.datasets"
 ConfigType = TypeVar("ConfigType", bound=Section)
@@ -87,10 +89,11 @@ class Sources(Section):
 
 
 def _generated_tasks() -> dict[str, Any]:
-    """Return a field for each module of a generated task."""
-    names = sorted(module.name for module in pkgutil.iter_modules(import_module(DATASETS).__path__))
+    """Return a field for each module of a generated task, here and in the packages beside dagrpo."""
+    modules = {module.name: f"{DATASETS}.{module.name}" for module in pkgutil.iter_modules(datasets.__path__)}
+    modules |= {point.name: point.module for point in entry_points("dagrpo.tasks") if point.name in datasets.PACKAGED}
     # Imported by name: an import statement would put every task into the code of every stage, and so into its identity.
-    configs = {name: getattr(import_module(f"{DATASETS}.{name}"), "Config", None) for name in names}
+    configs = {name: getattr(import_module(module), "Config", None) for name, module in sorted(modules.items())}
     return {
         name: (config, Field(config(), description=(config.__doc__ or "").partition("\n")[0]))
         for name, config in configs.items()

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from dagrpo.core.errors import UserError, require_arguments
 from dagrpo.core.plugins import Plugins
 from dagrpo.core.types import Row
+from dagrpo.data.datasets import PACKAGED
 from dagrpo.data.source import Source
 from dagrpo.tools import TOOLS
 from dagrpo.tools.retrieval import Passage
@@ -84,6 +85,7 @@ TASKS: Plugins[Task] = Plugins(
     key="experiment.train, evaluate and tasks",
     kind=Task,
     several=True,
+    packaged=PACKAGED,
     separator=".",
 )
 

@@ -13,7 +13,7 @@ from aiohttp.test_utils import TestClient, TestServer
 from dagrpo.cli.serve.site import Site
 from dagrpo.core.errors import UserError
 from dagrpo.core.types import Row
-from dagrpo.rollout.gateway import strangers
+from dagrpo.utils import strangers
 
 ROW = Row(prompt=({"role": "user", "content": "1+2=?"},), question="1+2=?", answer="", ground_truth="3")
 ANSWER = {"role": "assistant", "content": "<b>3</b>"}

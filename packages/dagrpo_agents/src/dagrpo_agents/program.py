@@ -29,9 +29,9 @@ from dagrpo.rollout.agents import Agent, AgentContext, AgentKind, Limits
 
 if TYPE_CHECKING:
     from dagrpo.core.trajectory import Prompt, Trajectory
-    from dagrpo.rollout.gateway.server import Access, Gateway
-    from dagrpo.rollout.programs.service import Service
     from dagrpo.rollout.session import Session
+    from dagrpo_agents.gateway.server import Access, Gateway
+    from dagrpo_agents.programs.service import Service
 
 MOST_OUTPUT = 16 << 20  # bytes that a program may write for one attempt
 TAIL = 1 << 16  # of which the last line is looked for here
@@ -71,7 +71,7 @@ class ProgramAgent:
 
     async def __call__(self, prompt: Prompt, sample_index: int, session: Session) -> Trajectory:
         """Make one attempt, ended by the program or by limits.seconds."""
-        from dagrpo.rollout.programs.attempt import attempt, task_message
+        from dagrpo_agents.programs.attempt import attempt, task_message
 
         message = task_message(prompt, sample_index)
 
@@ -89,7 +89,7 @@ class ProgramAgent:
 
     async def _served(self, message: Mapping[str, Any], access: Access) -> Mapping[str, float]:
         """Return the rewards that the shared program reports. Raises ProgramFailure."""
-        from dagrpo.rollout.programs.attempt import reported_rewards
+        from dagrpo_agents.programs.attempt import reported_rewards
 
         assert self._service is not None
         body = {"problem": message, "base_url": access.base_url, "api_key": access.key}
@@ -97,9 +97,9 @@ class ProgramAgent:
 
     async def _started(self, message: Mapping[str, Any], access: Access) -> Mapping[str, float]:
         """Return the rewards that a process for this attempt alone reports. Raises ProgramFailure."""
-        from dagrpo.rollout.programs.attempt import ProgramFailure, report_in
-        from dagrpo.rollout.programs.process import read_output, running
         from dagrpo.utils.child_variables import access_variables, passed_on
+        from dagrpo_agents.programs.attempt import ProgramFailure, report_in
+        from dagrpo_agents.programs.process import read_output, running
 
         with tempfile.TemporaryDirectory(prefix="dagrpo-") as folder:
             file = Path(folder) / "problem.json"
@@ -118,9 +118,9 @@ class ProgramAgent:
 @asynccontextmanager
 async def open_program(config: Config, context: AgentContext) -> AsyncIterator[Agent]:
     """Open the agent and the gateway for its program. Raises UserError if there is no such program or script."""
-    from dagrpo.rollout.gateway.server import open_gateway
-    from dagrpo.rollout.programs.service import service
     from dagrpo.utils.child_variables import passed_on
+    from dagrpo_agents.gateway.server import open_gateway
+    from dagrpo_agents.programs.service import service
 
     require_command(config.command)
     async with AsyncExitStack() as stack:

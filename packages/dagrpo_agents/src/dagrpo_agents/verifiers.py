@@ -17,14 +17,14 @@ from pydantic import Field
 from dagrpo.core.errors import UserError
 from dagrpo.core.section import Unchecked
 from dagrpo.core.user_code import NamedCode
-from dagrpo.data.verifiers_package import ENVIRONMENT, LOCK
 from dagrpo.rollout.agents import Agent, AgentContext, AgentKind, Limits
+from dagrpo_agents.verifiers_package import ENVIRONMENT, LOCK
 
 if TYPE_CHECKING:
     from dagrpo.core.trajectory import Prompt, Trajectory
-    from dagrpo.rollout.gateway.server import Access, Gateway
-    from dagrpo.rollout.programs.service import Service
     from dagrpo.rollout.session import Session
+    from dagrpo_agents.gateway.server import Access, Gateway
+    from dagrpo_agents.programs.service import Service
 
 
 class Config(Limits):
@@ -47,7 +47,7 @@ class VerifiersAgent:
 
     async def __call__(self, prompt: Prompt, sample_index: int, session: Session) -> Trajectory:
         """Make one attempt, ended by the taskset or by limits.seconds."""
-        from dagrpo.rollout.programs.attempt import attempt, reported_rewards, task_message
+        from dagrpo_agents.programs.attempt import attempt, reported_rewards, task_message
 
         key, _, digest = prompt.row.ground_truth.rpartition("@")
         task = {**task_message(prompt, sample_index), "key": key, "hash": digest}
@@ -62,10 +62,10 @@ class VerifiersAgent:
 @asynccontextmanager
 async def open_verifiers(config: Config, context: AgentContext) -> AsyncIterator[Agent]:
     """Open the agent, the gateway and the worker. Raises UserError if the environment or the taskset is missing."""
-    from dagrpo.data.verifiers_package import worker_command, worker_variables
-    from dagrpo.rollout.gateway.server import open_gateway
-    from dagrpo.rollout.programs.service import service
     from dagrpo.utils.virtualenv import digest
+    from dagrpo_agents.gateway.server import open_gateway
+    from dagrpo_agents.programs.service import service
+    from dagrpo_agents.verifiers_package import worker_command, worker_variables
 
     if not config.taskset:
         raise UserError("rollout.agent.taskset is empty: name the module of a taskset of the package verifiers.")

@@ -13,7 +13,6 @@ from dagrpo.config.selection import named_code
 from dagrpo.core.errors import UserError
 from dagrpo.core.escape import brief, one_line
 from dagrpo.core.user_code import only_modules
-from dagrpo.data.verifiers_package import ENVIRONMENT, LOCK
 from dagrpo.pipeline.crate.finished import recorded_params
 from dagrpo.pipeline.crate.reading import Crate
 from dagrpo.pipeline.identity import code_of
@@ -46,9 +45,9 @@ FOR_PROGRAMS = (".command", ".settings", ".keep_variables", ".mcp.environment")
 SERVERS = (".address", ".url", ".sandbox_fusion")
 # Values of which a crate may name these alone, and what a run does with others.
 FIXED = {
-    "rollout.agent.environment": (ENVIRONMENT, "to which the run would write"),
+    "rollout.agent.environment": (".venv-verifiers", "to which the run would write"),
     "reward.components.judge.answers": (ANSWERS, "to which the run would write"),
-    "rollout.agent.lock": (LOCK, "from which the run would install packages"),
+    "rollout.agent.lock": ("requirements/verifiers.lock", "from which the run would install packages"),
     "rollout.agent.harness": ("null", "which would run beside the taskset"),
 }
 _ADDRESS = re.compile(r"[\x00-\x20]*(\w+://|[/~])|(.*/)?\.\.(/|$)", re.DOTALL)  # leads out of the folder or to a server

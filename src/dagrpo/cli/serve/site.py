@@ -1,6 +1,7 @@
 """Page and endpoints of served policies, on loopback."""
 
 import asyncio
+import itertools
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
@@ -11,9 +12,9 @@ from aiohttp import web
 
 from dagrpo.cli.serve.policy import Policy
 from dagrpo.core.errors import UserError
+from dagrpo.core.plugins import entry_points
 from dagrpo.core.untrusted_json import read_json
-from dagrpo.rollout.gateway.server import open_gateway
-from dagrpo.rollout.gateway.strangers import HOST, Strangers, listen
+from dagrpo.utils.strangers import HOST, Strangers, listen
 
 HERE = Path(__file__).parent
 MOST_BYTES = 1 << 20  # of a request
@@ -110,10 +111,12 @@ def run_site(policies: Sequence[Policy], port: int) -> None:
 async def _serve(policies: Sequence[Policy], port: int) -> None:
     site = Site(policies)
     async with AsyncExitStack() as stack:
-        gateway = await stack.enter_async_context(open_gateway())
         of_page = await stack.enter_async_context(listen(site.application(), site.strangers.connect, port))
         print(f"Page: http://{HOST}:{of_page}/#{site.key}")
-        for policy in policies:
+        gateways = [await stack.enter_async_context(point.load()()) for point in entry_points("dagrpo.gateways")]
+        if not gateways:
+            print("No OpenAI endpoint: `pip install 'dagrpo[agents]'` adds it.")
+        for gateway, policy in itertools.product(gateways, policies):
             access = await stack.enter_async_context(
                 gateway.admit(policy.session(), identifier=policy.name, key=site.key)
             )

@@ -115,4 +115,5 @@ AGENTS: Plugins[AgentKind[Any]] = Plugins(
     group="dagrpo.agents",
     key="rollout.agent.name",
     kind=AgentKind,
+    packaged=dict.fromkeys(("environment", "openenv", "program", "verifiers"), "dagrpo[agents]"),
 )

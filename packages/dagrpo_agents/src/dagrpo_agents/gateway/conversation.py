@@ -11,9 +11,9 @@ from dagrpo.core.errors import UserError
 from dagrpo.core.types import StopReason, ToolCall
 from dagrpo.core.untrusted_json import read_json
 from dagrpo.engine.errors import ServerError
-from dagrpo.rollout.gateway.replies import Reply, readable_calls, reply_of
-from dagrpo.rollout.gateway.requests import ChatRequest, Refused
 from dagrpo.rollout.session import Session, SessionOver, Turn
+from dagrpo_agents.gateway.replies import Reply, readable_calls, reply_of
+from dagrpo_agents.gateway.requests import ChatRequest, Refused
 
 OVER = {
     "max_turns": "the attempt has used up its turns",

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from dagrpo.chat.renderers import ParsedAnswer, ParsedCall
-from dagrpo.rollout.gateway.requests import ChatRequest
 from dagrpo.rollout.session import Turn
+from dagrpo_agents.gateway.requests import ChatRequest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,12 +9,12 @@ from typing import Any, TypeVar
 
 from aiohttp import web
 
-from dagrpo.rollout.gateway.conversation import Conversation
-from dagrpo.rollout.gateway.replies import Reply, completion, events
-from dagrpo.rollout.gateway.requests import ChatRequest, Refused, read_request
-from dagrpo.rollout.gateway.strangers import HOST, Strangers, listen
 from dagrpo.rollout.session import Session
 from dagrpo.utils.console import say
+from dagrpo.utils.strangers import HOST, Strangers, listen
+from dagrpo_agents.gateway.conversation import Conversation
+from dagrpo_agents.gateway.replies import Reply, completion, events
+from dagrpo_agents.gateway.requests import ChatRequest, Refused, read_request
 
 MODEL = "policy"  # by which the policy is listed; it answers to every name
 MOST_BYTES = 8 << 20  # of a request

@@ -8,8 +8,8 @@ from dagrpo.core.trajectory import Prompt, Trajectory
 from dagrpo.core.types import StopReason
 from dagrpo.core.untrusted_json import read_json
 from dagrpo.rewards.reporting import as_reward
-from dagrpo.rollout.gateway.server import MODEL, Access, Gateway
 from dagrpo.rollout.session import Session, trajectory_of
+from dagrpo_agents.gateway.server import MODEL, Access, Gateway
 
 MOST_REWARDS = 64
 LONGEST_NAME = 80

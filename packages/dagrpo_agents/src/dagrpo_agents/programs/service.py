@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from dagrpo.core.untrusted_json import read_json_values
-from dagrpo.rollout.programs.attempt import ProgramFailure
-from dagrpo.rollout.programs.process import PIECE, Program, running
+from dagrpo_agents.programs.attempt import ProgramFailure
+from dagrpo_agents.programs.process import PIECE, Program, running
 
 LONGEST_LINE = 1 << 20
 
