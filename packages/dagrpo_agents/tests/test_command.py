@@ -26,10 +26,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(
     ("command", "told"),
     [
-        (
-            ["pyhton", "there.py"],
-            "no program `pyhton` that can be started: the nearest one is `python`; correct it, install",
-        ),
         (["./agent", "x"], "no program `./agent` that can be started: install it, or give its path"),
         (["x\0y"], "no program `x\\u0000y`"),
         (["python", "not_there.py"], "no file `not_there.py` for python to run"),

@@ -10,13 +10,12 @@ import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from dagrpo.core.errors import UserError
 from dagrpo.core.types import Row, StopReason, ToolCall
 from dagrpo.rollout.session import Session, SessionOver, Turn, answer_of, trajectory_of
 from dagrpo.rollout.tool_runtime.toolbox import Toolbox, not_run, result_messages
-from dagrpo.tools import CallContext, InfrastructureFailure, ToolFunction
+from dagrpo.tools import InfrastructureFailure
 from dagrpo.tools.simulated_users import Interaction
 
 if TYPE_CHECKING:
@@ -158,62 +157,6 @@ def _ending(user: User, turn: Turn) -> StopReason:
     if user.over:
         return "user_done"
     return "turn_length" if turn.completion.finish_reason == "length" else "answered"
-
-
-class Episode(User, Protocol):
-    """Episode of an environment, for one attempt: a user that offers functions."""
-
-    @property
-    def functions(self) -> Sequence[ToolFunction]:
-        """Return the functions that the policy may call."""
-        ...
-
-    async def call(self, function: str, arguments: Mapping[str, Any], context: CallContext) -> str:
-        """Return a call's result. Raises ToolFailure."""
-        ...
-
-    async def forget(self, trajectory: str) -> None:
-        """End the calls of a trajectory."""
-        ...
-
-
-async def attempt_in(
-    episode: Episode, limits: Limits, sample_index: int, session: Session, *, fresh: bool = False
-) -> Trajectory:
-    """Make one attempt, ended by an answer, the environment, a limit, or a failure that is not the policy's.
-
-    Raises UserError if the chat template leaves out the environment's text or tools, except for a `fresh` model, which learns calls by
-    chance.
-    """
-    own = tuple(function.schema for function in episode.functions)
-    if not fresh:
-        _require_tools_shown(session, own)
-    return await attempt(
-        session,
-        sample_index,
-        user=episode,
-        toolbox=Toolbox({function.name: episode for function in episode.functions}, limits),
-        tools=(*session.prompt.tools, *own),
-        limits=limits,
-    )
-
-
-def _require_tools_shown(session: Session, own: Sequence[ToolSchema]) -> None:
-    """Raise UserError if the chat template leaves out the environment's tools.
-
-    Stage prepare checks the tools of a task (data/filters/prompt_length.py); those of an environment are known here first.
-    """
-    prompt, chat = session.prompt, session.chat
-    if not own or prompt.row.demonstration:
-        return
-    _, without_tools = chat.prompt(prompt.row.prompt, prompt.tools)
-    _, with_tools = chat.prompt(prompt.row.prompt, (*prompt.tools, *own))
-    if with_tools == without_tools:
-        raise UserError(
-            f"The environment offers the tool {own[0]['function']['name']}, but the model's chat template does not describe tools, "
-            "so that the policy would never learn of it: choose a model, or a model.chat_template, that describes tools, or set "
-            "rollout.chat to {name: renderers} with the model's family."
-        )
 
 
 @contextmanager

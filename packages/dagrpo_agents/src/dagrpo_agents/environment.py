@@ -132,7 +132,7 @@ class EnvironmentAgent:
 
     async def __call__(self, prompt: Prompt, sample_index: int, session: Session) -> Trajectory:
         """Make one attempt."""
-        from dagrpo.rollout.agent_loop import attempt_in
+        from dagrpo_agents.episode import attempt_in
 
         environment = await asyncio.to_thread(self._offer.factory)
         episode = ObjectEpisode(environment, self._offer, session, self._random)

@@ -184,7 +184,7 @@ class OpenEnvAgent:
 
     async def __call__(self, prompt: Prompt, sample_index: int, session: Session) -> Trajectory:
         """Make one attempt."""
-        from dagrpo.rollout.agent_loop import attempt_in
+        from dagrpo_agents.episode import attempt_in
 
         episode = RemoteEpisode(self._config, self._functions)
         try:

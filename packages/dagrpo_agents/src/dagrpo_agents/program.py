@@ -13,7 +13,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -23,7 +23,6 @@ from pydantic import Field
 from dagrpo.core.errors import UserError
 from dagrpo.core.escape import one_line
 from dagrpo.core.section import Texts
-from dagrpo.core.suggest import nearest_of
 from dagrpo.core.user_code import NamedCode
 from dagrpo.rollout.agents import Agent, AgentContext, AgentKind, Limits
 
@@ -148,8 +147,7 @@ def require_command(command: Sequence[str]) -> None:
     """
     if shutil.which(command[0]) is None:
         raise UserError(
-            f"{KEY}: there is no program `{one_line(command[0], LONGEST)}` that can be started: {_nearest(command[0])}install it, "
-            "or give its path."
+            f"{KEY}: there is no program `{one_line(command[0], LONGEST)}` that can be started: install it, or give its path."
         )
     script = _script(command)
     if script is not None and not os.path.exists(script):
@@ -171,18 +169,3 @@ def _script(command: Sequence[str]) -> str | None:
         if is_path and not argument.startswith("-") and "://" not in argument:
             return argument
     return None
-
-
-def _nearest(name: str) -> str:
-    """Return advice on a program of a similar name; "" without one."""
-    near = nearest_of(name[:LONGEST], _programs(name[:1]), cutoff=0.7)
-    return f"the nearest one is `{near}`; correct it, " if near else ""
-
-
-def _programs(first: str) -> set[str]:
-    """Return the programs on PATH that begin with that letter."""
-    names = set()
-    for folder in os.environ.get("PATH", os.defpath).split(os.pathsep):
-        with suppress(OSError):  # PATH may name folders that are not there
-            names |= {name for name in os.listdir(folder or ".") if name.startswith(first)}
-    return {name for name in names if shutil.which(name)}

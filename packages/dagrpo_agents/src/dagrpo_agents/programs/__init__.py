@@ -1,4 +1,1 @@
-"""External programs that make attempts: start, watch, end, input and report.
-
-gateway/ connects them to the policy; agents/ has the programs.
-"""
+"""Programs that make attempts: start, watch, end, input and report."""
