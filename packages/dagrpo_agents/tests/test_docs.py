@@ -9,8 +9,6 @@ from packages.dagrpo_agents.tests.scripted_policy import ScriptedPolicy, session
 from packages.dagrpo_agents.tests.test_environment import context_in
 
 from dagrpo.core.trajectory import Trajectory
-from dagrpo.rollout.agents import AGENTS
-from dagrpo.utils.yaml_text import read_yaml
 from dagrpo_agents.program import Config, open_program
 
 PAGE = Path(__file__).parents[3] / "docs/agents.md"
@@ -30,15 +28,3 @@ def test_the_program_of_the_page_works(tmp_path: Path) -> None:
     assert (trajectory.fault, trajectory.text) == ("", "3")
     assert trajectory.reported == {"reward": 1.0, "turns": 3.0}
     assert [tuple(sample.completion_ids) for sample in trajectory.samples] == [tokens("three, I think\x013\x01")]
-
-
-def test_every_block_of_parameters_on_the_page_can_be_read_as_params_yaml_is(tmp_path: Path) -> None:
-    blocks = re.findall(r"```yaml\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    assert len(blocks) > 3
-    for block in blocks:
-        (tmp_path / "params.yaml").write_text(block)
-        assert read_yaml(tmp_path / "params.yaml")
-
-
-def test_the_page_tells_of_every_agent() -> None:
-    assert set(AGENTS.own_names()) <= set(re.findall(r"^\| (\w+) \|", PAGE.read_text(), re.MULTILINE))

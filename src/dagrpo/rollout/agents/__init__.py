@@ -87,14 +87,6 @@ ENVIRONMENT_REWARD = "environment"  # the name under which the agents that play 
 ConfigType = TypeVar("ConfigType", bound=Limits)
 
 
-def _nothing_to_check(config: Limits) -> None:
-    pass
-
-
-def _may_report(config: Limits) -> bool:
-    return True
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentKind(Generic[ConfigType]):
     """Kind of agent, before it runs."""
@@ -102,9 +94,11 @@ class AgentKind(Generic[ConfigType]):
     config: type[ConfigType]  # its keys in rollout.agent
     open: Callable[[ConfigType, AgentContext], AbstractAsyncContextManager[Agent]]  # UserError: it cannot run here
     # Whether it can work with these parameters, asked before any work; it takes no time. UserError says why not.
-    check: Callable[[ConfigType], None] = _nothing_to_check
+    check: Callable[[ConfigType], None] = lambda config: None
     code: Callable[[ConfigType], NamedCode] = no_named_code  # of the user's own, which its attempts depend on
-    reports: Callable[[ConfigType], bool] = _may_report  # whether its attempts may say themselves what they are worth
+    reports: Callable[[ConfigType], bool] = lambda config: (
+        True
+    )  # whether its attempts may say themselves what they are worth
     takes_pictures: bool = True  # whether it can make attempts at problems that show pictures
 
 

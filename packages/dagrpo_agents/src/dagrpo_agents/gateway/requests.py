@@ -15,8 +15,6 @@ from dagrpo.core.untrusted_json import read_json
 
 IGNORED = ("temperature", "top_p", "top_k", "min_p", "seed", "presence_penalty", "frequency_penalty", "logit_bias")
 ROLES = {"developer": "system"}  # the newer name of a role that chat templates know by its older one
-
-
 MOST_ITEMS = 4096  # of each list of a request
 Item = TypeVar("Item")
 
