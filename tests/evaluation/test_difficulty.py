@@ -14,8 +14,7 @@ from dagrpo.evaluation.difficulty import Rating, rate, ratings_of
 from dagrpo.evaluation.pass_rates import pass_through
 from dagrpo.evaluation.sampling import SplitAttempts
 from dagrpo.rewards.config import Reward
-from dagrpo.rollout.config import Rollout
-from dagrpo.rollout.sampling import training_sampling
+from dagrpo.rollout.config import Rollout, training_sampling
 from dagrpo.utils.files import sha256_of
 from dagrpo.utils.tables import read_parquet, write_parquet
 

@@ -17,9 +17,9 @@ from dagrpo.models.tokenizer import character_tokenizer
 from dagrpo.rewards.config import Reward
 from dagrpo.rewards.grading import Grader, grade
 from dagrpo.rollout.collect import collect
-from dagrpo.rollout.config import Rollout
+from dagrpo.rollout.config import Rollout, training_sampling
 from dagrpo.rollout.open_agent import OpenAgent
-from dagrpo.rollout.sampling import Sampling, training_sampling
+from dagrpo.rollout.sampling import Sampling
 
 PROBLEMS = [problem(0), problem(1), problem(1)]  # a step that spans two epochs may draw a problem twice
 TOKENIZER = character_tokenizer(256)

@@ -11,6 +11,7 @@ from dagrpo.core.errors import UserError
 from dagrpo.core.plugin_sections import Choice, Chosen, Several
 from dagrpo.core.section import MOST_STEPS, MOST_TOKENS, HeadDtype, Section, Temperature, TopK, TopP
 from dagrpo.rollout.agents import AGENTS, OWN_LOOP, Limits
+from dagrpo.rollout.sampling import Sampling
 from dagrpo.tools import TOOLS, ToolSection
 
 Dtype = Literal["float32", "bfloat16", "float16"]
@@ -101,3 +102,16 @@ class Rollout(Conversation):
 def conversation_of(section: Mapping[str, Any]) -> Conversation:
     """Return the part of section rollout about making an attempt, for a stage that reads no more of it."""
     return Conversation.model_validate({name: section[name] for name in Conversation.model_fields})
+
+
+def training_sampling(rollout: Rollout, samples: int, *, greedy: bool = False) -> Sampling:
+    """Return the sampling of training, by section `rollout`, without a greedy attempt unless the advantages need one."""
+    return Sampling(
+        samples=samples,
+        greedy=greedy,
+        temperature=rollout.temperature,
+        top_p=rollout.top_p,
+        top_k=rollout.top_k,
+        max_new_tokens=rollout.max_new_tokens,
+        lockstep=rollout.deterministic,
+    )

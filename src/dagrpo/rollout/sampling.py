@@ -9,7 +9,6 @@ from typing import Any
 from dagrpo.core.trajectory import GREEDY
 from dagrpo.core.types import PromptPictures, SamplingRequest
 from dagrpo.engine.config import EngineConfig
-from dagrpo.rollout.config import Rollout
 from dagrpo.utils.files import read_object
 
 SEEDS = 1 << 31  # SGLang takes seeds from 0 to 2**31 - 1
@@ -65,19 +64,6 @@ class Sampling:
             support=self.support and not greedy,
             pictures=pictures,
         )
-
-
-def training_sampling(rollout: Rollout, samples: int, *, greedy: bool = False) -> Sampling:
-    """Return the sampling of training, by section `rollout`, without a greedy attempt unless the advantages need one."""
-    return Sampling(
-        samples=samples,
-        greedy=greedy,
-        temperature=rollout.temperature,
-        top_p=rollout.top_p,
-        top_k=rollout.top_k,
-        max_new_tokens=rollout.max_new_tokens,
-        lockstep=rollout.deterministic,
-    )
 
 
 def context_tokens(model: Path, engine: EngineConfig) -> int:

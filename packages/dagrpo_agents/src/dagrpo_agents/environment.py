@@ -22,11 +22,12 @@ from dagrpo.core.escape import brief
 from dagrpo.core.section import Texts
 from dagrpo.core.user_code import NamedCode
 from dagrpo.rewards.reporting import as_reward
-from dagrpo.rollout.agents import ENVIRONMENT_REWARD, Agent, AgentContext, AgentKind, Limits
+from dagrpo.rollout.agents import Agent, AgentContext, AgentKind, Limits
 from dagrpo.rollout.tool_runtime.shared_random import SharedRandom
 from dagrpo.tools import CallContext, InfrastructureFailure, ToolFunction
 from dagrpo.tools.connections.described import described
 from dagrpo.tools.connections.own_code import answer_of, imported, trusted_result_of
+from dagrpo_agents.episode import ENVIRONMENT_REWARD, attempt_in
 
 if TYPE_CHECKING:
     from dagrpo.core.trajectory import Prompt, Trajectory
@@ -132,8 +133,6 @@ class EnvironmentAgent:
 
     async def __call__(self, prompt: Prompt, sample_index: int, session: Session) -> Trajectory:
         """Make one attempt."""
-        from dagrpo_agents.episode import attempt_in
-
         environment = await asyncio.to_thread(self._offer.factory)
         episode = ObjectEpisode(environment, self._offer, session, self._random)
         return await attempt_in(episode, self._config, sample_index, session, fresh=self._fresh)

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from dagrpo.rollout.agents import Limits
     from dagrpo.rollout.session import Session
 
+ENVIRONMENT_REWARD = "environment"  # the name under which an environment's own reward is reported
+
 
 class Episode(User, Protocol):
     """Episode of an environment, for one attempt: a user that offers functions."""

@@ -16,8 +16,9 @@ from pydantic import Field
 
 from dagrpo.core.errors import UserError
 from dagrpo.rewards.reporting import as_reward
-from dagrpo.rollout.agents import ENVIRONMENT_REWARD, Agent, AgentContext, AgentKind, Limits
+from dagrpo.rollout.agents import Agent, AgentContext, AgentKind, Limits
 from dagrpo.tools import CallContext, InfrastructureFailure, ToolFailure, ToolFunction, as_text
+from dagrpo_agents.episode import ENVIRONMENT_REWARD, attempt_in
 
 if TYPE_CHECKING:
     from websockets.asyncio.client import ClientConnection
@@ -184,8 +185,6 @@ class OpenEnvAgent:
 
     async def __call__(self, prompt: Prompt, sample_index: int, session: Session) -> Trajectory:
         """Make one attempt."""
-        from dagrpo_agents.episode import attempt_in
-
         episode = RemoteEpisode(self._config, self._functions)
         try:
             return await attempt_in(episode, self._config, sample_index, session, fresh=self._fresh)

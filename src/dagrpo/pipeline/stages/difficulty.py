@@ -28,8 +28,7 @@ def _rate(job: Job, difficulty: "Difficulty") -> None:
     from dagrpo.evaluation.difficulty import metrics_to_log, rate
     from dagrpo.evaluation.sampling import SplitAttempts
     from dagrpo.rewards.config import Reward
-    from dagrpo.rollout.config import Rollout
-    from dagrpo.rollout.sampling import training_sampling
+    from dagrpo.rollout.config import Rollout, training_sampling
     from dagrpo.utils.console import summary
 
     split = job.input("train")

@@ -19,7 +19,7 @@ from dagrpo.evaluation.held_out_prompts import HeldOut, held_out, identities, sp
 from dagrpo.evaluation.held_out_table import HELD_OUT, TableRow, figures, points
 from dagrpo.evaluation.sampling import SplitAttempts
 from dagrpo.rewards.grading import Grader
-from dagrpo.rollout.sampling import training_sampling
+from dagrpo.rollout.config import training_sampling
 from dagrpo.trainer.config.training import Training
 from dagrpo.trainer.run import HeldOutSplits, Report, TrainingRun
 from dagrpo.utils.checksummed_json import Damaged, read_checksummed, write_checksummed

@@ -22,10 +22,10 @@ from dagrpo.rewards.components import COMPONENTS
 from dagrpo.rewards.config import Reward
 from dagrpo.rewards.grading import Grader, grade
 from dagrpo.rollout.agents import OWN_LOOP
-from dagrpo.rollout.config import Rollout
+from dagrpo.rollout.config import Rollout, training_sampling
 from dagrpo.rollout.early_stop import CutOff, EarlyStop, Parts
 from dagrpo.rollout.open_agent import OpenAgent
-from dagrpo.rollout.sampling import sampling_seed, training_sampling
+from dagrpo.rollout.sampling import sampling_seed
 from dagrpo.rollout.schedule import attempts_at, groups_of, in_lockstep
 from dagrpo.trainer.batches.rollouts import Rollouts
 from dagrpo.trainer.clock import Clock
