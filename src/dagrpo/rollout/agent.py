@@ -1,4 +1,4 @@
-"""What an agent is: its limits, its resources, and its kind before it runs."""
+"""Kinds of agents, their limits and their resources."""
 
 from __future__ import annotations
 

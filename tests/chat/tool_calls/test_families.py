@@ -1,7 +1,6 @@
 """Calls in every family: what is well formed comes back exactly, and what is not is told and never lost."""
 
 import json
-import time
 from typing import Any
 
 import pytest
@@ -10,7 +9,7 @@ from hypothesis import strategies as st
 from tests.chat.tool_calls.tools import TOOLS, WRAPPED
 
 from dagrpo.chat.tool_calls import MOST_CALLS, Attempt, attempts_in
-from dagrpo.chat.tool_calls.families import CALLS
+from dagrpo.chat.tool_calls.families import CALLS, qwen3_coder
 
 GOOD = '{"q": "cats", "x": 3}'
 FAMILIES = CALLS.own_names()
@@ -283,15 +282,14 @@ def test_llama_reads_what_begins_as_a_call(text: str, statuses: list[str]) -> No
 
 
 @pytest.mark.parametrize("text", [CALL + " " * 200_000, "{" + " " * 200_000, CALL + (" ," * 100_000), CALL * 20_000])
-def test_a_long_text_after_a_call_of_llama_is_read_at_once(text: str) -> None:
-    start = time.process_time()
-    read("llama3", text)
-    assert time.process_time() - start < 2
+def test_a_long_text_after_a_call_of_llama_is_at_most_the_calls_of_a_turn(text: str) -> None:
+    assert len(read("llama3", text)) <= MOST_CALLS + 1
 
 
-def test_a_parameter_given_twice_is_refused_and_not_checked_each_time() -> None:
+def test_a_parameter_given_twice_is_refused_and_not_checked_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
     text = "<tool_call><function=search>" + "<parameter=x>1</parameter>" * 20_000 + "</function></tool_call>"
-    start = time.process_time()
+    checked: list[object] = []
+    monkeypatch.setattr(qwen3_coder, "fault_of", lambda *given: checked.append(given) or "")
     call = only("qwen3_coder", text)
     assert (call.status, call.fault) == ("undecodable", "The parameter x is there twice.")
-    assert time.process_time() - start < 1
+    assert len(checked) == 1

@@ -1,4 +1,7 @@
-"""SGLang's own parsers read well-formed calls as ours do. Their import takes up to a minute, so they are asked once."""
+"""SGLang's own parsers read well-formed calls as ours do, and lose or bend others, which is why ours exist.
+
+Their import takes up to a minute.
+"""
 
 import json
 from typing import Any
@@ -15,21 +18,40 @@ ARGUMENTS: tuple[dict[str, Any], ...] = (
     {"q": "Größe 数学 🙂", "x": -12},
     {"q": 'say "hi"\\ \n twice', "x": 10**12},
 )
+pytestmark = pytest.mark.server
 
 
-@pytest.mark.server
-def test_well_formed_calls_are_read_as_sglang_reads_them() -> None:
+def _theirs(family: str, text: str) -> list[tuple[str | None, Any]]:
     from sglang.srt.entrypoints.openai.protocol import Tool
     from sglang.srt.function_call.function_call_parser import FunctionCallParser
 
-    offered = [Tool(**tool) for tool in TOOLS]
-    for family in CALLS.own_names():
-        for calls in ([("search", arguments)] for arguments in ARGUMENTS):
-            text = CALLS.get(family).spell(calls)
-            _, theirs = FunctionCallParser(offered, family).parse_non_stream(text)
-            ours = [(attempt.name, attempt.arguments) for attempt in attempts_in(text, CALLS.get(family), TOOLS)]
-            assert ours == calls, family
-            assert [(call.name, json.loads(call.parameters)) for call in theirs] == calls, family
-        text = CALLS.get(family).spell([("search", ARGUMENTS[0]), ("calc", ARGUMENTS[1])])
-        _, theirs = FunctionCallParser(offered, family).parse_non_stream(text)
-        assert [call.name for call in theirs] == ["search", "calc"], family
+    _, calls = FunctionCallParser([Tool(**tool) for tool in TOOLS], family).parse_non_stream(text)
+    return [(call.name, json.loads(call.parameters)) for call in calls]
+
+
+def _ours(family: str, text: str) -> list[tuple[str, Any]]:
+    return [(each.name, each.arguments) for each in attempts_in(text, CALLS.get(family), TOOLS) if each.status == "ok"]
+
+
+@pytest.mark.parametrize("family", CALLS.own_names())
+def test_well_formed_calls_are_read_as_sglang_reads_them(family: str) -> None:
+    for calls in (
+        *([("search", arguments)] for arguments in ARGUMENTS),
+        [("search", {"q": "a"}), ("calc", {"q": "b"})],
+    ):
+        text = CALLS.get(family).spell(calls)
+        assert _ours(family, text) == _theirs(family, text) == calls
+
+
+@pytest.mark.parametrize("family", ["hermes", "qwen3_coder"])
+def test_a_closing_marker_within_an_argument_ends_a_call_for_sglang_alone(family: str) -> None:
+    call = ("search", {"q": "a </tool_call> b"})
+    text = CALLS.get(family).spell([call])
+    assert _ours(family, text) == [call] != _theirs(family, text)
+
+
+@pytest.mark.parametrize("family", CALLS.own_names())
+def test_a_call_that_is_cut_off_is_not_told_by_sglang(family: str) -> None:
+    text = CALLS.get(family).spell([("search", {"q": "cats", "x": 3})])[:-20]
+    assert [each.status for each in attempts_in(text, CALLS.get(family), TOOLS)] == ["unclosed"]
+    assert _theirs(family, text) == ([("search", {"q": "cats", "x": 3})] if family == "qwen3_coder" else [])

@@ -1,1 +1,1 @@
-"""Agents of dagrpo beside its own loop: programs, and environments. README.md lists them."""
+"""Agents beside dagrpo's own loop: programs, and environments."""

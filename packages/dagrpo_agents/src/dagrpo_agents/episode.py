@@ -1,4 +1,4 @@
-"""Attempts in an environment: a user of dagrpo's own loop that also offers the tools."""
+"""Attempts in an environment, which also offers the tools."""
 
 from __future__ import annotations
 

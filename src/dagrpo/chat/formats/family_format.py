@@ -21,7 +21,7 @@ from dagrpo.chat.rendering import completion_text
 from dagrpo.chat.tool_calls import Attempt, Schemas, Status, call_id, schemas_of
 from dagrpo.chat.tool_calls.checks import checked
 from dagrpo.chat.tool_calls.families import qwen3_coder
-from dagrpo.chat.tool_calls.marked import Broken
+from dagrpo.chat.tool_calls.reading import Broken
 from dagrpo.core.errors import UserError
 
 OPENINGS = ("<tool_call>", "<|tool_call_begin|>", "<｜tool▁call▁begin｜>", "<|tool_call>", "<minimax:tool_call>")
@@ -245,7 +245,7 @@ def _in_pairs(attempt: Attempt, text: str, schemas: Schemas) -> Attempt:
     try:
         written = _written(text)
     except Broken as broken:
-        return replace(attempt, status=broken.status, fault=broken.fault)
+        return replace(attempt, status=broken.status, fault=str(broken))
     schema = schemas.get(attempt.name, {})
     arguments = {key: qwen3_coder.typed(value, key, schema) for key, value in written.items()}
     return replace(attempt, status="ok", fault="", arguments=arguments)

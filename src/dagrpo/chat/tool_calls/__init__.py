@@ -1,7 +1,8 @@
 """Tool calls in a completion: every opening marker is one attempted call.
 
 Each family of models has a small file in families/ for its syntax. Malformed calls are recorded as such: nothing here raises
-over a completion. chat_formats/ handles tokens and thinking; toolbox/ runs the tools.
+over a completion. chat/formats handles tokens and thinking, rollout/tool_runtime runs the tools. SGLang's own parsers
+(`sglang.srt.function_call`) read well-formed calls alike, but lose malformed ones.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -51,12 +52,6 @@ def attempts_in(text: str, syntax: CallSyntax, tools: Sequence[Mapping[str, Any]
 
     schemas = schemas_of(tools)
     return [checked(attempt, schemas) for attempt in syntax.read(text, schemas)]
-
-
-def unread(start: int, end: int) -> Attempt:
-    """Return the attempt that stands for a call beyond the limit, which is not read."""
-    fault = f"A turn may hold {MOST_CALLS} calls; this is one more and was not read."
-    return Attempt(start=start, end=end, status="undecodable", fault=fault)
 
 
 def call_id(position: int) -> str:

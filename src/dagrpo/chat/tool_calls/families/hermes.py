@@ -7,8 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from dagrpo.chat.tool_calls import Attempt, CallSyntax, Schemas
-from dagrpo.chat.tool_calls.json_text import spelled_json
-from dagrpo.chat.tool_calls.marked import json_call, marked_calls
+from dagrpo.chat.tool_calls.reading import json_call, marked_calls, spelled_json
 
 OPENING, CLOSING = "<tool_call>", "</tool_call>"
 

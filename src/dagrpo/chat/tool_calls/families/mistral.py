@@ -9,13 +9,11 @@ from dataclasses import replace
 from typing import Any
 
 from dagrpo.chat.tool_calls import Attempt, CallSyntax, Schemas
-from dagrpo.chat.tool_calls.json_text import after_spaces, spelled_json
-from dagrpo.chat.tool_calls.listed import Listing, listed_calls, opened_calls
+from dagrpo.chat.tool_calls.reading import after_spaces, listed_calls, opened_calls, spelled_json
 
 OPENING, ARGUMENTS = "[TOOL_CALLS]", "[ARGS]"
 _NAMED = re.compile(r"\s*([\w.-]{1,200})\[ARGS\]")
-_LISTING = Listing(opening=OPENING, between=re.compile(r"\s*,\s*"))
-_SINGLE = Listing(opening=OPENING)
+_BETWEEN = re.compile(r"\s*,\s*")
 _CLOSE = re.compile(r"\s*\]")
 
 
@@ -35,13 +33,13 @@ def spell(calls: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
 def _calls(text: str, start: int) -> list[Attempt]:
     begin = after_spaces(text, start + len(OPENING))
     if head := _NAMED.match(text, start + len(OPENING)):
-        return list(listed_calls(text, start, head.end(), _SINGLE, name=head[1]))
+        return list(listed_calls(text, start, head.end(), OPENING, name=head[1]))
     if not text.startswith("[", begin) or text.startswith(OPENING, begin):
-        return list(listed_calls(text, start, begin, _SINGLE))
+        return list(listed_calls(text, start, begin, OPENING))
     first = after_spaces(text, begin + 1)
     if text.startswith("]", first):
         return [Attempt(start=start, end=first + 1, status="undecodable", fault="The list of calls is empty.")]
-    attempts = list(listed_calls(text, start, first, _LISTING))
+    attempts = list(listed_calls(text, start, first, OPENING, _BETWEEN))
     return [*attempts[:-1], _closed(text, attempts[-1])]
 
 

@@ -10,8 +10,7 @@ from typing import Any
 
 from dagrpo.chat.tool_calls import Attempt, CallSyntax, Schemas
 from dagrpo.chat.tool_calls.checks import fault_of
-from dagrpo.chat.tool_calls.json_text import Unreadable, json_at, spelled_json
-from dagrpo.chat.tool_calls.marked import Body, Broken, marked_calls
+from dagrpo.chat.tool_calls.reading import Body, Broken, json_at, marked_calls, spelled_json
 
 OPENING, CLOSING = "<tool_call>", "</tool_call>"
 _WORDS = {"True": True, "False": False, "None": None}
@@ -64,7 +63,7 @@ def _body(text: str, start: int, schemas: Schemas) -> Body:
     close = _FUNCTION_END.match(text, end)
     if close is None:
         raise Broken("undecodable", "After the parameters comes something else than </function>.", name)
-    return Body(name=name, arguments=arguments, end=close.end())
+    return name, arguments, close.end()
 
 
 def typed(value: str, name: str, schema: Mapping[str, Any]) -> Any:
@@ -87,7 +86,7 @@ def _parsed(value: str) -> Any:
         return _WORDS[word]
     try:
         parsed, end = json_at(value, 0)
-    except Unreadable:
+    except Broken:
         return value
     return value if value[end:].strip() else parsed
 
