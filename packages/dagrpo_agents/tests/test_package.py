@@ -26,6 +26,7 @@ def test_they_are_agents_beside_the_one_that_is_built_in() -> None:
     "values",
     [
         *({"rollout": {"agent": {"name": name}}} for name in NAMES),
+        {"experiment": {"train": "worlds", "evaluate": ["worlds"], "tasks": ["worlds"]}},
         {"experiment": {"train": "verifiers", "evaluate": ["verifiers"], "tasks": ["verifiers"]}},
     ],
 )
@@ -33,7 +34,7 @@ def test_without_the_package_they_are_refused_with_what_to_install(
     values: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(plugins, "_entry_points", lambda: ())
-    with pytest.raises(UserError, match=r"pip install 'dagrpo\[agents\]'"):
+    with pytest.raises(UserError, match=r"pip install 'dagrpo\[(agents|toys)\]'"):
         parse_with_tasks(values, "params.yaml")
 
 

@@ -37,13 +37,6 @@ async def ask(http: ClientSession, url: str, key: str = "", body: Any = BODY, **
         return answer.status, await answer.json()
 
 
-def test_it_listens_on_this_machine_alone() -> None:
-    async def test(gateway: Gateway, http: ClientSession) -> None:
-        assert gateway.address.startswith("http://127.0.0.1:")
-
-    with_gateway(test)
-
-
 def test_only_a_sessions_own_key_opens_it() -> None:
     async def test(gateway: Gateway, http: ClientSession) -> None:
         mine, theirs = session_with(ScriptedPolicy("a")), session_with(ScriptedPolicy("b"))
@@ -197,17 +190,6 @@ def test_what_is_still_asked_for_when_a_session_ends_is_not_waited_for() -> None
             await started.wait()
         assert (await asking)[0] == 404
         assert session.turns == []
-
-    with_gateway(test)
-
-
-def test_what_a_program_comes_to_is_handed_on() -> None:
-    async def test(gateway: Gateway, http: ClientSession) -> None:
-        async def program() -> str:
-            return "done"
-
-        async with gateway.admit(session_with(ScriptedPolicy())) as access:
-            assert await access.unless_broken(program(), 60) == "done"
 
     with_gateway(test)
 

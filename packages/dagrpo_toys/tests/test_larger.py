@@ -1,7 +1,7 @@
 import re
 
 from dagrpo.data.config import Data
-from dagrpo.data.datasets.larger import load
+from dagrpo_toys.larger import load
 
 
 def test_the_larger_of_two_numbers_is_asked_for_and_no_pair_is_in_both_splits() -> None:

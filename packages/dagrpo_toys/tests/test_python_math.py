@@ -11,9 +11,9 @@ import pytest
 
 from dagrpo.core.types import Row
 from dagrpo.data.config import Data
-from dagrpo.data.datasets.python_math import KINDS, Config, load
 from dagrpo.data.task import TaskRows
 from dagrpo_answers.verifiers.gsm8k import extract
+from dagrpo_toys.python_math import KINDS, Config, load
 
 
 def _load(**wanted: float) -> TaskRows:

@@ -8,11 +8,11 @@ import pytest
 
 from dagrpo.core.types import Row
 from dagrpo.data.config import Data
-from dagrpo.data.datasets.worlds import Config, load, names
 from dagrpo.data.task import TaskRows
 from dagrpo.rewards.verifiers import get_verifier
 from dagrpo.tools.retrieval.index import Index
 from dagrpo.tools.search import written
+from dagrpo_toys.worlds import Config, load, names
 
 NAME = re.compile(r"\b(?:[BDFGKLMNPRSTVZ][a-z]{4,5})\b")
 

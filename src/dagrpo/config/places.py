@@ -25,6 +25,7 @@ PACKAGES = (
     "dagrpo_sandbox",
     "dagrpo_sglang_adapters",
     "dagrpo_sglang_cpu",
+    "dagrpo_toys",
     "dagrpo_verl",
 )
 

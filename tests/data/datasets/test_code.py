@@ -119,7 +119,7 @@ def test_a_train_problem_that_repeats_one_of_humaneval_is_found(tmp_path: Path) 
 
 
 def test_one_liners_are_distinct_and_their_answers_are_read() -> None:
-    from dagrpo.data.datasets.one_liners import value
+    from dagrpo_toys.one_liners import value
 
     loaded = get_task("one_liners").load(Data())
     rows = [*loaded.splits["train"], *loaded.splits["test"]]

@@ -56,4 +56,4 @@ def _row(split: str, index: int, pair: tuple[int, int]) -> Row:
     )
 
 
-TASKS = (Task(name="larger", load=load, verifier="gsm8k"),)
+TASK = Task(name="larger", load=load, verifier="gsm8k")

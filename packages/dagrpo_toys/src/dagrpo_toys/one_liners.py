@@ -118,4 +118,4 @@ def _row(split: str, index: int, steps: Steps, *, right: bool) -> Row:
     )
 
 
-TASKS = (Task(name="one_liners", load=load, verifier="unit_tests"),)
+TASK = Task(name="one_liners", load=load, verifier="unit_tests")

@@ -171,4 +171,4 @@ def _row(split: str, index: int, puzzle: Puzzle, runs: bool) -> Row:
     )
 
 
-TASKS = (Task(name="python_math", load=load, verifier="gsm8k", tools=(TOOL,)),)
+TASK = Task(name="python_math", load=load, verifier="gsm8k", tools=(TOOL,))

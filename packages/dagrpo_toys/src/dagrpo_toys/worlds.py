@@ -217,4 +217,4 @@ def _demonstration(passages: Sequence[Passage], answer: str) -> tuple[dict[str, 
     return (*turns, answer_message(answer))
 
 
-TASKS = (Task(name="worlds", load=load, verifier="exact_match", tools=(TOOL,)),)
+TASK = Task(name="worlds", load=load, verifier="exact_match", tools=(TOOL,))

@@ -1,3 +1,7 @@
 """One file per data set. Each offers TASKS, and task.py finds them."""
 
-PACKAGED = {"verifiers": "dagrpo[agents]"}  # tasks of the packages beside dagrpo: what pip installs for one
+# Tasks of the packages beside dagrpo: what pip installs for one.
+PACKAGED = {
+    "verifiers": "dagrpo[agents]",
+    **dict.fromkeys(("larger", "one_liners", "python_math", "worlds"), "dagrpo[toys]"),
+}

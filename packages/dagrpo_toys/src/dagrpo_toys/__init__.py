@@ -1,0 +1,1 @@
+"""Generated toy tasks."""
