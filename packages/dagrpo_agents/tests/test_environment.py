@@ -134,16 +134,11 @@ def test_a_reward_function_stands_beside_the_reward_of_the_class(tmp_path: Path)
     assert trajectory.reported == {"environment": 0.0, "turns": 1.0}
 
 
-def test_a_reward_function_that_raises_excludes_the_attempt(tmp_path: Path) -> None:
-    (trajectory,) = attempts(tmp_path, ScriptedPolicy("3"), rewards=["broken"])
+@pytest.mark.parametrize(("name", "shown"), [("broken", "broken"), ("judge", "Judge"), ("lazy", "lazy")])
+def test_a_reward_function_that_raises_excludes_the_attempt(tmp_path: Path, name: str, shown: str) -> None:
+    (trajectory,) = attempts(tmp_path, ScriptedPolicy("3"), rewards=[name])
     assert trajectory.excluded
-    assert "broken raised RuntimeError: no score" in trajectory.fault
-
-
-def test_an_object_that_is_a_reward_function_may_raise_too(tmp_path: Path) -> None:
-    (trajectory,) = attempts(tmp_path, ScriptedPolicy("3"), rewards=["judge"])
-    assert trajectory.excluded
-    assert "Judge raised RuntimeError: no score" in trajectory.fault
+    assert f"{shown} raised RuntimeError: no score" in trajectory.fault
 
 
 @pytest.mark.parametrize(
@@ -152,19 +147,11 @@ def test_an_object_that_is_a_reward_function_may_raise_too(tmp_path: Path) -> No
         (["two_numbers"], r"two_numbers returns \[1.0, 2.0\] for one attempt: return a list of one finite number"),
         (["huge"], r"huge returns \[an integer of 1,329 bits\] for one attempt"),
         (["large"], r"large returns \[1e\+39\] for one attempt"),
+        (["odd"], r"odd returns .* for one attempt: return a list of one finite number"),
         (["long"], r"long returns 'x+\.\.\.x+' for one attempt"),
         (["nowhere"], r"rollout\.agent\.reward_functions: .*nowhere` cannot be imported"),
         (["__name__"], r"reward_functions: .*__name__ is not a function"),
         (["score", "score"], "two functions are called score: rename one"),
-    ],
-    ids=[
-        "two numbers for one attempt",
-        "too many digits",
-        "too large",
-        "no number",
-        "not there",
-        "no function",
-        "two of one name",
     ],
 )
 def test_a_reward_function_that_cannot_count_is_refused(tmp_path: Path, rewards: list[str], told: str) -> None:

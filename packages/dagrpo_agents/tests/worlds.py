@@ -1,6 +1,7 @@
 """Environment classes and reward functions as TRL's documentation has them."""
 
 import random
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -90,6 +91,22 @@ def two_numbers(environments: list[Unrewarded], **row: object) -> list[float]:
 
 def broken(environments: list[Unrewarded], **row: object) -> list[float]:
     raise RuntimeError("no score")
+
+
+def lazy(environments: list[Unrewarded], **row: object) -> Iterator[float]:
+    """Raise when the result is read."""
+    yield broken(environments)[0]
+
+
+class NoNumber:
+    """Something that only says so when it is asked."""
+
+    def __float__(self) -> float:
+        raise RuntimeError("no number")
+
+
+def odd(environments: list[Unrewarded], **row: object) -> list[NoNumber]:
+    return [NoNumber()]
 
 
 class Judge:

@@ -1,4 +1,4 @@
-"""Check that a call names a known tool, and its arguments against an untrusted JSON schema in bounded work.
+"""Check the calls of a policy in bounded work.
 
 The event loop waits for the check. It covers types, required keys, choices, numbers and lengths. Patterns may take Python
 exponential time, so the tool itself has to check them, as it does other keywords outside CHECKED.
