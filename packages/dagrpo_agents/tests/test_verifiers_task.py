@@ -8,11 +8,11 @@ import pytest
 
 from dagrpo.config.schema import parse
 from dagrpo.core.errors import UserError
-from dagrpo.data import verifiers_package
 from dagrpo.data.config import Data
 from dagrpo.data.task import TaskRows, get_task
 from dagrpo.pipeline.validation import require_fitting_tasks
 from dagrpo.rewards.grading import Grader
+from dagrpo_agents import verifiers_package
 
 
 def task(number: int, prompt: Any = None) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 import json
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given, settings
@@ -251,6 +252,11 @@ def test_qwen3_coder_reads_a_value_by_its_schema(value: str, schema: dict[str, A
     assert call.status == ("wrong_arguments" if schema.get("type") == "object" else "ok")
 
 
+@pytest.mark.parametrize("properties", [[None], "v", 5, None, {"v": 5}, {"v": []}])
+def test_qwen3_coder_reads_a_text_where_a_schema_is_invalid(properties: Any) -> None:
+    assert _coder("2", {}, properties=properties).arguments == {"v": "2"}
+
+
 @pytest.mark.parametrize("between", ["\n", "", " ", "</parameter", "\n</param>\n", "\n</parameter >\n"])
 def test_a_parameter_without_its_end_swallows_no_other(between: str) -> None:
     text = f"<tool_call><function=search><parameter=q>a{between}<parameter=x>3</parameter></function></tool_call>"
@@ -288,8 +294,8 @@ def test_a_long_text_after_a_call_of_llama_is_at_most_the_calls_of_a_turn(text: 
 
 def test_a_parameter_given_twice_is_refused_and_not_checked_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
     text = "<tool_call><function=search>" + "<parameter=x>1</parameter>" * 20_000 + "</function></tool_call>"
-    checked: list[object] = []
-    monkeypatch.setattr(qwen3_coder, "fault_of", lambda *given: checked.append(given) or "")
+    checks = Mock(return_value="")
+    monkeypatch.setattr(qwen3_coder, "fault_of", checks)
     call = only("qwen3_coder", text)
     assert (call.status, call.fault) == ("undecodable", "The parameter x is there twice.")
-    assert len(checked) == 1
+    assert checks.call_count == 1

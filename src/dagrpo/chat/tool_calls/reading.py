@@ -10,6 +10,7 @@ from dagrpo.chat.tool_calls import MOST_CALLS, Attempt, Status
 from dagrpo.core.untrusted_json import DEEPEST, require_storable
 
 _SPACES = re.compile(r"[ \t\r\n]*")
+_UNDECODABLE: Status = "undecodable"
 Body = tuple[str, Mapping[str, Any], int]  # name, arguments, and where reading stopped
 ReadBody = Callable[[str, int], Body]  # text, start -> body; Broken
 
@@ -42,7 +43,8 @@ def marked_calls(text: str, opening: str, closing: str, read_body: ReadBody) -> 
 
 def _marked(text: str, start: int, markers: tuple[str, str], read_body: ReadBody) -> Attempt:
     closing, read_to = markers[1], start + len(markers[0])
-    name, arguments, status, fault = "", None, "undecodable", f"Between the call and {closing} stands something else."
+    name, arguments, status = "", None, _UNDECODABLE
+    fault = f"Between the call and {closing} stands something else."
     try:
         name, arguments, read_to = read_body(text, read_to)
     except Broken as error:
@@ -55,7 +57,7 @@ def _marked(text: str, start: int, markers: tuple[str, str], read_body: ReadBody
     if not closed:
         status, fault = "unclosed", f"The call has no {closing}."
     elif status == "unclosed":
-        status = "undecodable"
+        status = _UNDECODABLE
     return Attempt(start=start, end=end, name=name, arguments=arguments, status=status, fault=fault)
 
 

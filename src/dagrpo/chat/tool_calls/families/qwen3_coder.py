@@ -71,7 +71,8 @@ def typed(value: str, name: str, schema: Mapping[str, Any]) -> Any:
 
     The template writes true, false and null as Python does. The schema check then reports a value that fits in no form.
     """
-    wanted = (schema.get("properties") or {}).get(name)
+    properties = schema.get("properties")  # of a program's or a server's schema, which may be invalid
+    wanted = properties.get(name) if isinstance(properties, dict) else None
     if not isinstance(wanted, dict) or not wanted or wanted.get("type") == "string":
         return value
     parsed = _parsed(value)
