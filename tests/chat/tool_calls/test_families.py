@@ -2,7 +2,6 @@
 
 import json
 from typing import Any
-from unittest.mock import Mock
 
 import pytest
 from hypothesis import given, settings
@@ -294,8 +293,13 @@ def test_a_long_text_after_a_call_of_llama_is_at_most_the_calls_of_a_turn(text: 
 
 def test_a_parameter_given_twice_is_refused_and_not_checked_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
     text = "<tool_call><function=search>" + "<parameter=x>1</parameter>" * 20_000 + "</function></tool_call>"
-    checks = Mock(return_value="")
-    monkeypatch.setattr(qwen3_coder, "fault_of", checks)
+    checks: list[object] = []
+
+    def count(arguments: object, schema: object) -> str:
+        checks.append(arguments)
+        return ""
+
+    monkeypatch.setattr(qwen3_coder, "fault_of", count)
     call = only("qwen3_coder", text)
     assert (call.status, call.fault) == ("undecodable", "The parameter x is there twice.")
-    assert checks.call_count == 1
+    assert len(checks) == 1
