@@ -19,8 +19,8 @@ from tests.tools.calls import context
 
 from dagrpo.core.errors import UserError
 from dagrpo.tools import InfrastructureFailure, OpenTool, ToolFailure, ToolPlace
-from dagrpo.tools.connections import mcp_connection
-from dagrpo.tools.mcp import TOOL, Config
+from dagrpo_agents import mcp_connection
+from dagrpo_agents.mcp_tool import TOOL, Config
 
 SERVER = [sys.executable, str(Path(__file__).with_name("stdio_server.py"))]
 

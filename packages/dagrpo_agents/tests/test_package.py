@@ -26,6 +26,7 @@ def test_they_are_agents_beside_the_one_that_is_built_in() -> None:
     "values",
     [
         *({"rollout": {"agent": {"name": name}}} for name in NAMES),
+        {"rollout": {"tools": {"mcp": {"url": "http://127.0.0.1:1"}}}},
         {"experiment": {"train": "worlds", "evaluate": ["worlds"], "tasks": ["worlds"]}},
         {"experiment": {"train": "verifiers", "evaluate": ["verifiers"], "tasks": ["verifiers"]}},
     ],

@@ -101,18 +101,6 @@ class ToolSection(Section):
 ConfigType = TypeVar("ConfigType", bound=ToolSection)
 
 
-def _always(config: ToolSection) -> bool:
-    return True
-
-
-def _any_number(config: ToolSection) -> int | None:
-    return None
-
-
-def _nothing_to_check(config: ToolSection) -> None:
-    pass
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tool(Generic[ConfigType]):
     """Tool before it runs."""
@@ -122,16 +110,16 @@ class Tool(Generic[ConfigType]):
     # Runs it. UserError: it cannot run here, and what to install.
     open: Callable[[ConfigType, ToolPlace], AbstractAsyncContextManager[OpenTool]]
     # Whether it can work with these parameters, asked before any work; it takes no time. UserError says why not.
-    check: Callable[[ConfigType], None] = _nothing_to_check
+    check: Callable[[ConfigType], None] = lambda config: None
     code: Callable[[ConfigType], NamedCode] = no_named_code  # of the user's own, which its results depend on
     files: Callable[[ConfigType], list[str]] = lambda config: []  # paths whose content is part of the stage's identity
     # It knows the ground truth: a score obtained with it says nothing about the policy.
     oracle: bool = False
     # With these parameters the same arguments give the same result, today and tomorrow. Otherwise results are recorded, and
     # replayed after a kill.
-    repeatable: Callable[[ConfigType], bool] = _always
+    repeatable: Callable[[ConfigType], bool] = lambda config: True
     # How many of its calls run at the same time; None: any number. Seconds that a call waits for its turn are not its own.
-    parallel: Callable[[ConfigType], int | None] = _any_number
+    parallel: Callable[[ConfigType], int | None] = lambda config: None
 
 
 TOOLS: Plugins[Tool[Any]] = Plugins(
@@ -141,6 +129,7 @@ TOOLS: Plugins[Tool[Any]] = Plugins(
     group="dagrpo.tools",
     key="rollout.tools",
     kind=Tool,
+    packaged={"mcp": "dagrpo[agents]"},
 )
 
 

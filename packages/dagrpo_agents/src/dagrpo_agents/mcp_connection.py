@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from dagrpo.core.errors import UserError
 from dagrpo.tools import InfrastructureFailure, ToolFailure, ToolFunction
-from dagrpo.tools.connections import mcp_transport
+from dagrpo_agents import mcp_transport
 
 if TYPE_CHECKING:
     from mcp import Client

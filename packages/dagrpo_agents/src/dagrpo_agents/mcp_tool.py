@@ -13,7 +13,7 @@ from dagrpo.core.errors import UserError
 from dagrpo.core.section import Seconds, Texts
 from dagrpo.core.user_code import NamedCode
 from dagrpo.tools import CallContext, OpenTool, StatelessTool, Tool, ToolFunction, ToolPlace, ToolSection
-from dagrpo.tools.connections.mcp_connection import Address, Connection, offered
+from dagrpo_agents.mcp_connection import Address, Connection, offered
 
 
 class Config(ToolSection):
