@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -286,3 +287,22 @@ def test_a_program_does_not_outlive_us_however_we_end(tmp_path: Path) -> None:
     parent.kill()
     parent.wait()
     program.wait(20)
+
+
+PAGE = Path(__file__).parents[3] / "docs/agents.md"
+
+
+def test_the_program_of_the_documentation_works(context: AgentContext, tmp_path: Path) -> None:
+    code = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)[0]
+    (tmp_path / "agent.py").write_text(code)
+    session = session_with(ScriptedPolicy("three, I think", "3"))
+
+    async def run() -> Trajectory:
+        config = Config(name="program", command=[sys.executable, str(tmp_path / "agent.py")])
+        async with open_program(config, context) as agent:
+            return await agent(session.prompt, 0, session)
+
+    trajectory = asyncio.run(run())
+    assert (trajectory.fault, trajectory.text) == ("", "3")
+    assert trajectory.reported == {"reward": 1.0, "turns": 3.0}
+    assert [tuple(sample.completion_ids) for sample in trajectory.samples] == [tokens("three, I think\x013\x01")]

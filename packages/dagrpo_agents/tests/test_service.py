@@ -7,8 +7,10 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from dagrpo_agents.programs.attempt import ProgramFailure
+from dagrpo_agents.programs.attempt import ProgramFailure, report_in
 from dagrpo_agents.programs.service import Service
 
 # Answers all but the first request that any of its processes gets; that one it dies of, and leaves its stderr open.
@@ -79,3 +81,44 @@ def test_what_is_stopped_has_cleared_away_every_program_that_died_before(
         await asyncio.sleep(1)  # until that has closed its stderr, which asyncio would complain of
 
     asyncio.run(asyncio.wait_for(run(), 30))
+
+
+# ---- reports ----
+
+
+def test_the_last_line_is_the_report() -> None:
+    assert report_in(b'talk\n{"reward": 1}\n{"reward": 0.5, "rewards": {"style": 2}}\n\n') == {
+        "style": 2.0,
+        "reward": 0.5,
+    }
+
+
+@pytest.mark.parametrize(
+    "output", [b"", b"done", b'{"answer": 3}', b"[1]", b"[" * 100_000, b"\xff\n", b'{"reward": null}']
+)
+def test_a_program_need_not_report(output: bytes) -> None:
+    assert report_in(output) == {}
+
+
+@pytest.mark.parametrize(
+    "report",
+    [
+        b'{"reward": "1"}',
+        b'{"reward": 1e999}',
+        b'{"reward": NaN}',
+        b'{"rewards": {"style": -Infinity}}',
+        b'{"reward": 1e39}',
+        b'{"reward": 1%s}' % (b"0" * 400),
+        b'{"rewards": [1]}',
+        b'{"rewards": {"": 1}}',
+        b'{"rewards": {"a\\u0007": 1}}',
+    ],
+)
+def test_a_reward_that_is_no_number_is_the_programs_failure(report: bytes) -> None:
+    with pytest.raises(ProgramFailure):
+        report_in(report)
+
+
+@given(st.binary(max_size=200))
+def test_any_output_is_a_report_or_none(output: bytes) -> None:
+    assert report_in(output) == {} or all(isinstance(value, float) for value in report_in(output).values())

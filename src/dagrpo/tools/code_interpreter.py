@@ -77,7 +77,7 @@ class Config(ToolSection):
 
 @asynccontextmanager
 async def _open(config: Config, place: ToolPlace) -> AsyncIterator[OpenTool]:
-    from dagrpo.tools.interpreter.opened import fusion_interpreter, local_interpreter
+    from dagrpo.tools.connections.interpreter import fusion_interpreter, local_interpreter
     from dagrpo_sandbox import Limits
 
     limits = Limits(

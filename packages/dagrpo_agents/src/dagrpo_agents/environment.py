@@ -23,11 +23,11 @@ from dagrpo.core.section import Texts
 from dagrpo.core.user_code import NamedCode
 from dagrpo.rewards.reporting import as_reward
 from dagrpo.rollout.agents import Agent, AgentContext, AgentKind, Limits
-from dagrpo.rollout.tool_runtime.shared_random import SharedRandom
 from dagrpo.tools import CallContext, InfrastructureFailure, ToolFunction
 from dagrpo.tools.connections.described import described
 from dagrpo.tools.connections.own_code import answer_of, imported, trusted_result_of
 from dagrpo_agents.episode import ENVIRONMENT_REWARD, attempt_in
+from dagrpo_agents.shared_random import SharedRandom
 
 if TYPE_CHECKING:
     from dagrpo.core.trajectory import Prompt, Trajectory

@@ -1,1 +1,1 @@
-"""Connections from tools to HTTP services and user functions."""
+"""Connections from tools to HTTP services, sandboxes and user functions."""

@@ -1,1 +1,0 @@
-"""Programs of the policy, run in our sandbox or by Sandbox Fusion."""
