@@ -26,6 +26,7 @@ def test_they_are_agents_beside_the_one_that_is_built_in() -> None:
     "values",
     [
         *({"rollout": {"agent": {"name": name}}} for name in NAMES),
+        {"rollout": {"chat": {"name": "renderers", "family": "kimi-k2"}}},
         {"rollout": {"tools": {"mcp": {"url": "http://127.0.0.1:1"}}}},
         {"experiment": {"train": "worlds", "evaluate": ["worlds"], "tasks": ["worlds"]}},
         {"experiment": {"train": "verifiers", "evaluate": ["verifiers"], "tasks": ["verifiers"]}},
@@ -35,7 +36,7 @@ def test_without_the_package_they_are_refused_with_what_to_install(
     values: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(plugins, "_entry_points", lambda: ())
-    with pytest.raises(UserError, match=r"pip install 'dagrpo\[(agents|toys)\]'"):
+    with pytest.raises(UserError, match=r"pip install 'dagrpo\[(agents|renderers|toys)\]'"):
         parse_with_tasks(values, "params.yaml")
 
 

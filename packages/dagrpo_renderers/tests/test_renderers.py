@@ -11,11 +11,11 @@ from tests.chat.renderers.tokenizers import decoded, encoded, qwen3
 from tests.chat.tool_calls.tools import TOOLS
 from transformers import PreTrainedTokenizerBase
 
-from dagrpo.chat.formats.family_format import family_names
 from dagrpo.chat.renderers import CHATS, ChatFormat, ParsedCall
-from dagrpo.chat.renderers.renderers import Family
 from dagrpo.core.errors import UserError
 from dagrpo.models.tokenizer import character_tokenizer
+from dagrpo_renderers.family_format import family_names
+from dagrpo_renderers.plugin import Family
 
 QUESTION = {"role": "user", "content": "What is 2 * 3?"}
 RESULT = {"role": "tool", "name": "calc", "tool_call_id": "call00000", "content": "6"}

@@ -22,6 +22,7 @@ PACKAGES = (
     "dagrpo_agents",
     "dagrpo_answers",
     "dagrpo_megatron",
+    "dagrpo_renderers",
     "dagrpo_sandbox",
     "dagrpo_sglang_adapters",
     "dagrpo_sglang_cpu",

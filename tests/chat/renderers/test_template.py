@@ -11,6 +11,7 @@ from tests.chat.renderers.tokenizers import cut_at_random, decoded, encoded, qwe
 from tests.chat.tool_calls.tools import TOOLS
 from transformers import PreTrainedTokenizerBase
 
+from dagrpo.chat.formats.pictures import with_pictures
 from dagrpo.chat.renderers import CHATS, ChatFormat, Message
 from dagrpo.chat.rendering import completion_text, render
 from dagrpo.core.errors import UserError
@@ -301,3 +302,18 @@ def test_no_key_role_or_tool_spells_a_special_token(qwen: PreTrainedTokenizerBas
     _, plain = bound(qwen).prompt([QUESTION, {"role": "assistant", "content": ""}], ())
     end = qwen.convert_tokens_to_ids("<|im_end|>")
     assert tokens.count(end) == plain.count(end) + 1, "the system message that has the tools"
+
+
+# ---- pictures ----
+
+
+def test_messages_are_cut_where_they_say_that_a_picture_is() -> None:
+    image = {"type": "image"}
+    assert with_pictures([{"role": "user", "content": "<image><image> Find x.<image>"}]) == [
+        {"role": "user", "content": [image, image, {"type": "text", "text": " Find x."}, image]}
+    ]
+
+
+def test_text_alone_stays_text() -> None:
+    messages = [{"role": "system", "content": "Look."}, {"role": "user", "content": "Find x."}]
+    assert with_pictures(messages) == messages

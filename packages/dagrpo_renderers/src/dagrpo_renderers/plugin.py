@@ -59,7 +59,7 @@ class Config(Choice):
 
 def bind(tokenizer: PreTrainedTokenizerBase, config: Config) -> ChatFormat:
     """Return the family's format. Raises UserError if the family lacks an option, or the tokenizer lacks the family's markers."""
-    from dagrpo.chat.formats.family_format import family_format
+    from dagrpo_renderers.family_format import family_format
 
     return family_format(tokenizer, config.family, config.options)
 

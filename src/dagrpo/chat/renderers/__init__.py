@@ -115,6 +115,7 @@ CHATS: Plugins[Chat[Any]] = Plugins(
     group="dagrpo.chats",
     key="rollout.chat.name",
     kind=Chat,
+    packaged={"renderers": "dagrpo[renderers]"},
 )
 
 

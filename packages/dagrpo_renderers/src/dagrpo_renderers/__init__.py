@@ -1,0 +1,1 @@
+"""Chat formats of model families, by the library renderers."""
