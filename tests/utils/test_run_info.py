@@ -97,7 +97,7 @@ def test_what_differs_between_stages_is_told_of_each() -> None:
     accounts = {Path("a/b/c"): ACCOUNT, Path("a/d/c"): other}
     told = dict(circumstances(accounts))
     assert (told["Date"], told["Cores"]) == ("2026-01-02 to 2026-01-03", "2, 8")
-    assert [each.stage for each in executions(accounts)] == ["train", "score"]
+    assert [stage for stage, *_ in executions(accounts)] == ["train", "score"]
     assert circumstances({}) == []
 
 

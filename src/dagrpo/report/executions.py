@@ -1,7 +1,6 @@
 """Facts about the stages' executions: the experiment overall, and each execution."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from dagrpo.report.format import EN_DASH
@@ -9,19 +8,6 @@ from dagrpo.utils.run_info import Account
 
 MEBIBYTE = 1 << 20
 VERSIONS = ("dagrpo", "python", "torch", "sglang", "transformers", "pyarrow")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Execution:
-    """One row of the table of executions."""
-
-    stage: str
-    seed: str
-    about: str  # distinguishes executions of one stage: the folder of its outputs
-    began: str
-    took: str
-    memory: str
-    memory_of_children: str
 
 
 def circumstances(accounts: Mapping[Path, Account]) -> list[tuple[str, str]]:
@@ -58,23 +44,26 @@ def _values(accounts: list[Account], of: Callable[[Account], str]) -> str:
     return ", ".join(sorted({value for account in accounts if (value := of(account))}))
 
 
-def executions(accounts: Mapping[Path, Account]) -> list[Execution]:
-    """Return a row for each execution, in order of their start."""
+def executions(accounts: Mapping[Path, Account]) -> list[tuple[str, ...]]:
+    """Return a row for each execution, in order of their start.
+
+    Stage, seed, folder of the outputs, start, duration, memory of the process, and of its largest child.
+    """
     ordered = sorted(accounts.items(), key=lambda each: (each[1].started, str(each[0])))
     return [_execution(provenance, account) for provenance, account in ordered]
 
 
-def _execution(provenance: Path, account: Account) -> Execution:
+def _execution(provenance: Path, account: Account) -> tuple[str, ...]:
     taken = "cache hit, " if account.is_taken_over else ""
     again = f", attempt {account.attempt}" if account.attempt > 1 else ""
-    return Execution(
-        stage=account.stage,
-        seed="" if account.seed is None else str(account.seed),
-        about="/".join(provenance.parts[-3:-1]),
-        began=account.started[:19].replace("T", " "),
-        took=f"{taken}{duration(account.seconds)}{again}",
-        memory=_mebibytes(account.memory),
-        memory_of_children=_mebibytes(account.memory_of_children),
+    return (
+        account.stage,
+        "" if account.seed is None else str(account.seed),
+        "/".join(provenance.parts[-3:-1]),
+        account.started[:19].replace("T", " "),
+        f"{taken}{duration(account.seconds)}{again}",
+        _mebibytes(account.memory),
+        _mebibytes(account.memory_of_children),
     )
 
 

@@ -3,9 +3,8 @@
 All are read from provenance.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from dagrpo.config.overlay import flat
 from dagrpo.pipeline import dag
@@ -40,8 +39,7 @@ def differences(names: Sequence[str]) -> list[Difference]:
     if any(map(_is_unfinished, records)):
         shared = set[str].intersection(*map(_stages, filter(None, records)))
         records = [[each for each in own if each.stage in shared] for own in records]
-    facts = [_parameters(each) | _data(each) | _environment(each) | _code(each) | _runtime(each) for each in records]
-    facts = _with_files(facts, records)
+    facts = _with_files([_facts(each) for each in records], records)
     keys = sorted({key for each in facts for key in each}, key=lambda key: (GROUPS.index(key[0]), key[1]))
     rows = [
         Difference(group=group, name=name, values=tuple(each.get((group, name), ABSENT) for each in facts))
@@ -69,48 +67,25 @@ def _stages(records: Sequence[ExecutionRecord]) -> set[str]:
     return {each.stage for each in records}
 
 
-def _parameters(records: Sequence[ExecutionRecord]) -> Facts:
-    """Return each key that a stage has read. Several values: the experiment's stages ran with different ones."""
-    return {("parameters", key): text for key, text in _texts(each.params for each in records).items()}
-
-
-def _runtime(records: Sequence[ExecutionRecord]) -> Facts:
-    """Return each key of runtime at the time when stages ran. Several values: it was changed between them."""
-    return {(RUNTIME, f"runtime.{key}"): text for key, text in _texts(each.runtime for each in records).items()}
-
-
-def _texts(sections: Iterable[Mapping[str, Any]]) -> dict[str, str]:
-    values: dict[str, set[str]] = {}
-    for section in sections:
-        for key, value in flat(section).items():
-            values.setdefault(key, set()).add(canonical_json(value))
+def _facts(records: Sequence[ExecutionRecord]) -> Facts:
+    """Return every recorded value by its group and name; several where stages of an experiment ran with different ones."""
+    values: dict[tuple[str, str], set[str]] = {}
+    for key, text in (fact for each in records for fact in _of_record(each)):
+        values.setdefault(key, set()).add(text)
     return {key: ", ".join(sorted(texts)) for key, texts in values.items()}
 
 
-def _data(records: Sequence[ExecutionRecord]) -> Facts:
-    """Return the digest of each prepared file, by its task and name."""
-    return {
-        ("data", in_any_experiment(path, each.experiment).removeprefix("data/*/")): digest[:DIGITS]
-        for each in records
-        if each.stage == "prepare"
-        for path, digest in each.outputs.items()
-    }
-
-
-def _environment(records: Sequence[ExecutionRecord]) -> Facts:
-    values: dict[str, set[str]] = {}
-    for each in records:
-        for name, version in each.environment.items():
-            if name != "device" or each.stage == "train":  # other stages use the CPU anyway
-                values.setdefault(name, set()).add(str(version))
-    return {("environment", name): ", ".join(sorted(versions)) for name, versions in values.items()}
-
-
-def _code(records: Sequence[ExecutionRecord]) -> Facts:
-    values: dict[str, set[str]] = {}
-    for each in records:
-        values.setdefault(each.stage, set()).add(each.code[:DIGITS])
-    return {("code", f"stage {stage}"): ", ".join(sorted(digests)) for stage, digests in values.items()}
+def _of_record(record: ExecutionRecord) -> Iterator[tuple[tuple[str, str], str]]:
+    for key, value in flat(record.params).items():
+        yield ("parameters", key), canonical_json(value)
+    for key, value in flat(record.runtime).items():
+        yield (RUNTIME, f"runtime.{key}"), canonical_json(value)
+    for path, digest in record.outputs.items() if record.stage == "prepare" else ():
+        yield ("data", in_any_experiment(path, record.experiment).removeprefix("data/*/")), digest[:DIGITS]
+    for name, version in record.environment.items():
+        if name != "device" or record.stage == "train":  # other stages use the CPU anyway
+            yield ("environment", name), str(version)
+    yield ("code", f"stage {record.stage}"), record.code[:DIGITS]
 
 
 def _with_files(facts: Sequence[Facts], records: Sequence[Sequence[ExecutionRecord]]) -> list[Facts]:
