@@ -15,50 +15,60 @@ from dagrpo.cli.doctor.finding import apt
 ROOT = Path(__file__).parents[3]
 H100 = "0, NVIDIA H100 80GB HBM3, 81559, {}, 9.0"
 RTX_4090 = "0, NVIDIA GeForce RTX 4090, 24564, {}, 8.9"
+OLD, NEW = "570.211.01", "580.95.05"  # drivers
 PROGRAMS = ("cc", "c++", "make", "git")
-Machine = Callable[..., subprocess.CompletedProcess[str]]
+COMPAT = "apt-get install -y cuda-compat-13-0"
+Machine = Callable[..., str]
 
 
 @pytest.fixture
 def asked(tmp_path: Path) -> Machine:
-    """Ask the list on a machine that has an nvidia-smi which says `card`, the programs named, and nothing else."""
+    """Ask the list on a machine that has an nvidia-smi which says `card`, all programs but one, and nothing else."""
 
-    def ask(
-        card: str | None, programs: tuple[str, ...] = PROGRAMS, arguments: tuple[str, ...] = (), **more: str
-    ) -> subprocess.CompletedProcess[str]:
+    def ask(card: str | None, without: str = "", arguments: tuple[str, ...] = (), **more: str) -> str:
         folder = tmp_path / "bin"
         folder.mkdir()
-        answers = dict.fromkeys(programs, "exit 0") | ({} if card is None else {"nvidia-smi": f"echo '{card}'"})
+        there = [name for name in PROGRAMS if name != without]
+        answers = dict.fromkeys(there, "exit 0") | ({} if card is None else {"nvidia-smi": f"echo '{card}'"})
         for name, says in answers.items():
             (folder / name).write_text(f"#!/bin/sh\n{says}\n")
             (folder / name).chmod(0o755)
         command = [sys.executable, "-I", "-S", "src/dagrpo/cli/doctor/gpu_requirements.py", *arguments]
         bare = {"PATH": str(folder), "HOME": str(tmp_path)} | more
-        return subprocess.run(command, cwd=ROOT, env=bare, capture_output=True, text=True, check=False)
+        done = subprocess.run(command, cwd=ROOT, env=bare, capture_output=True, text=True, check=False)
+        assert done.returncode == int("missing: " in done.stderr)
+        assert "Traceback" not in done.stderr
+        return done.stderr
 
     return ask
 
 
-def test_without_a_driver_the_remedy_installs_one(asked: Machine) -> None:
-    done = asked(None)
-    assert done.returncode == 1
-    assert "missing: GPU: nvidia-smi lists none" in done.stderr
-    assert "apt-get install -y nvidia-driver-580-open" in done.stderr
-    assert "Traceback" not in done.stderr
-
-
-def test_an_older_driver_is_refused_and_a_data_centre_card_may_keep_it(asked: Machine) -> None:
-    done = asked(H100.format("570.211.01"))
-    assert done.returncode == 1
-    assert "missing: driver: 570.211.01, and CUDA 13.0 of requirements/gpu.lock needs 580 or newer" in done.stderr
-    assert "nvidia-driver-580-open" in done.stderr
-    assert "apt-get install -y cuda-compat-13-0" in done.stderr
+@pytest.mark.parametrize(
+    ("card", "without", "words", "remedy"),
+    [
+        (None, "", "GPU: nvidia-smi lists none", "apt-get install -y nvidia-driver-580-open"),
+        (H100.format(OLD), "", f"driver: {OLD}, and CUDA 13.0 of requirements/gpu.lock needs 580 or newer", COMPAT),
+        (H100.format(NEW), "c++", "C++ compiler: none of c++, g++, clang++", "apt-get install -y g++"),
+        (H100.format(NEW), "cc", "C compiler: none of cc, gcc, clang", "apt-get install -y g++"),
+        (H100.format(NEW), "make", "make: not on PATH", "apt-get install -y make"),
+        (H100.format(NEW), "git", "git: not on PATH", "apt-get install -y git"),
+    ],
+)
+def test_what_is_missing_is_named_with_a_remedy(
+    card: str | None, without: str, words: str, remedy: str, asked: Machine
+) -> None:
+    told = asked(card, without)
+    assert f"missing: {words}" in told
+    assert remedy in told
 
 
 def test_a_consumer_card_cannot_keep_an_older_driver(asked: Machine) -> None:
-    done = asked(RTX_4090.format("570.211.01"))
-    assert done.returncode == 1
-    assert "cuda-compat" not in done.stderr
+    assert "cuda-compat" not in asked(RTX_4090.format(OLD))
+
+
+def test_a_driver_of_the_locks_cuda_lacks_nothing(asked: Machine) -> None:
+    told = asked(H100.format(NEW)).splitlines()
+    assert not [line for line in told if line.startswith("missing: ") and "disk" not in line]
 
 
 @pytest.fixture
@@ -72,8 +82,7 @@ def compat(tmp_path: Path) -> Path:
 
 
 def test_an_older_driver_does_where_its_compatibility_library_is_on_the_path(asked: Machine, compat: Path) -> None:
-    done = asked(H100.format("570.211.01"), LD_LIBRARY_PATH=str(compat))
-    assert "driver" not in done.stderr
+    assert "driver" not in asked(H100.format(OLD), LD_LIBRARY_PATH=str(compat))
 
 
 def test_an_older_driver_does_where_ldconfig_finds_its_compatibility_library_first(
@@ -85,36 +94,13 @@ def test_an_older_driver_does_where_ldconfig_finds_its_compatibility_library_fir
     program = tmp_path / "ldconfig"
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("LD_LIBRARY_PATH", "")
-    card = gpus.Card("0", "NVIDIA RTX 6000 Ada Generation", 49_140, "570.211.01", (8, 9))
+    card = gpus.Card("0", "NVIDIA RTX 6000 Ada Generation", 49_140, OLD, (8, 9))
     for folders, is_there in (((compat, old), True), ((old, compat), False)):
         lines = "".join(f"\tlibcuda.so.1 (libc6,x86-64) => {folder}/libcuda.so.1\n" for folder in folders)
         program.write_text(f"#!/bin/sh\necho '2 libs found\n{lines}'\n")
         program.chmod(0o755)
         assert gpus.driver(card).is_there is is_there
     assert gpus.driver(card._replace(name="NVIDIA GeForce RTX 4090")).is_trouble
-
-
-def test_a_driver_of_the_locks_cuda_lacks_nothing(asked: Machine) -> None:
-    done = asked(H100.format("580.95.05"))
-    assert not [line for line in done.stderr.splitlines() if line.startswith("missing: ") and "disk" not in line]
-
-
-@pytest.mark.parametrize(
-    ("programs", "words", "remedy"),
-    [
-        (("cc", "make", "git"), "C++ compiler: none of c++, g++, clang++", "apt-get install -y g++"),
-        (("cc", "c++", "git"), "make: not on PATH", "apt-get install -y make"),
-        (("cc", "c++", "make"), "git: not on PATH", "apt-get install -y git"),
-        (("c++", "make", "git"), "C compiler: none of cc, gcc, clang", "apt-get install -y g++"),
-    ],
-)
-def test_a_program_that_is_missing_is_named_with_its_package(
-    programs: tuple[str, ...], words: str, remedy: str, asked: Machine
-) -> None:
-    done = asked(H100.format("580.95.05"), programs)
-    assert done.returncode == 1
-    assert f"missing: {words}" in done.stderr
-    assert remedy in done.stderr
 
 
 T4 = gpus.Card("0", "Tesla T4", 15_360, "580.1", (7, 5), "GPU-0a")
@@ -128,8 +114,8 @@ def test_memory_is_advised_for_an_installation_and_needed_for_the_check(asked: M
     assert (card.state, "22,000 MiB are advised" in card.detail) == ("none", True)
     _, card = gpus.of_cards([SMALL], needs_memory=True)
     assert (card.state, "22,000 MiB are needed" in card.detail) == ("missing", True)
-    done = asked("0, NVIDIA GeForce RTX 4060, 8188, 580.95.05, 8.9, GPU-1b", arguments=("--check",))
-    assert "missing: GPU 0: NVIDIA GeForce RTX 4060, 8,188 MiB" in done.stderr
+    told = asked(f"0, NVIDIA GeForce RTX 4060, 8188, {NEW}, 8.9, GPU-1b", arguments=("--check",))
+    assert "missing: GPU 0: NVIDIA GeForce RTX 4060, 8,188 MiB" in told
 
 
 def test_one_card_that_fits_is_enough() -> None:
@@ -164,36 +150,26 @@ def test_only_the_cards_of_cuda_visible_devices_are_judged(
         ),
     ],
 )
-def test_what_nvidia_smi_does_not_know_hides_no_card(
+def test_what_nvidia_smi_does_not_know_hides_no_card_and_is_no_failure(
     program: str, card: gpus.Card, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\n{program}\n")
     (tmp_path / "nvidia-smi").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     assert gpus.cards() == [card]
-
-
-def test_what_is_not_known_of_a_card_is_no_failure() -> None:
-    unknown = gpus.Card("0", "NVIDIA GB10", None, "[N/A]", None)
+    unknown = card._replace(driver="[N/A]", mebibytes=None, capability=None)
     assert [each.state for each in gpus.of_cards([unknown], needs_memory=True)] == ["ok", "ok"]
 
 
-def test_headers_are_needed_only_of_an_environment_that_is_made(
+def test_headers_are_those_of_the_base_python_and_needed_only_of_an_environment_that_is_made(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("DAGRPO_DATA", str(tmp_path))
     monkeypatch.setattr(sys, "base_prefix", str(tmp_path))
-    (found,) = [each for each in gpu_requirements.of_check(tmp_path) if each.name == "Python.h"]
-    assert (found.state, "apt-get install -y python3-dev" in found.remedy) == ("missing", True)
-    (found,) = [each for each in gpu_requirements.of_gpu(tmp_path) if each.name == "Python.h"]
-    assert found.state == "none", "`make gpu` gets a Python with headers"
+    checks = {"missing": gpu_requirements.of_check(tmp_path), "none": gpu_requirements.of_gpu(tmp_path)}
+    for state, found in checks.items():  # `make gpu` gets a Python with headers
+        assert [each.state for each in found if each.name == "Python.h"] == [state]
     assert not programs.suits()
-
-
-def test_headers_are_those_of_the_python_that_an_environment_was_made_from(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(sys, "base_prefix", str(tmp_path))
     header = tmp_path / f"include/python{sys.version_info.major}.{sys.version_info.minor}/Python.h"
     header.parent.mkdir(parents=True)
     header.touch()
@@ -209,11 +185,11 @@ def test_python_of_ubuntu_22_is_told_with_the_way_to_another(monkeypatch: pytest
 
 
 def test_tiny_shared_memory_and_a_full_disk_are_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    usage = type("Usage", (), {"free": 64 << 20})
-    monkeypatch.setattr("shutil.disk_usage", lambda place: usage)
-    assert (gpu_requirements.shared_memory().state, gpu_requirements.disk(tmp_path).state) == ("missing", "missing")
-    assert "0.06 GiB free" in gpu_requirements.shared_memory().detail
-    assert "--shm-size 16g" in gpu_requirements.shared_memory().remedy
+    monkeypatch.setattr("shutil.disk_usage", lambda place: type("Usage", (), {"free": 64 << 20}))
+    memory = gpu_requirements.shared_memory()
+    assert (memory.state, gpu_requirements.disk(tmp_path).state) == ("missing", "missing")
+    assert "0.06 GiB free" in memory.detail
+    assert "--shm-size 16g" in memory.remedy
 
 
 @pytest.mark.parametrize(("user", "prefix"), [(0, ""), (1000, "sudo ")])
@@ -225,17 +201,11 @@ def test_a_remedy_asks_for_root_where_the_user_is_not(user: int, prefix: str, mo
 def test_a_mirror_without_gsm8k_is_told_by_the_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("DAGRPO_DATA", str(tmp_path))
     assert "gsm8k/train, gsm8k/test (.jsonl or .parquet) not in" in hub.data().detail
+    assert "--mirror names" in hub.data(str(tmp_path / "copies")).detail, "which comes first"
     (tmp_path / "gsm8k").mkdir()
     for name in ("train.jsonl", "test.parquet"):
         (tmp_path / "gsm8k" / name).touch()
     assert hub.data().state == "ok"
-
-
-@pytest.mark.nightly
-def test_a_mirror_that_only_the_command_line_names_is_the_one_looked_into(asked: Machine, tmp_path: Path) -> None:
-    mirror = ("--check", "--minutes", "5", "--mirror", str(tmp_path / "copies"))
-    done = asked(H100.format("580.95.05"), arguments=mirror)
-    assert f"gsm8k/train, gsm8k/test (.jsonl or .parquet) not in {mirror[-1]}, which --mirror names" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -259,14 +229,13 @@ def test_user_and_password_of_an_address_go_into_a_header_that_no_redirection_pa
     assert not hub.request("https://mirror.example/simple").has_header("Authorization")
 
 
-def test_a_folder_that_git_does_not_know_is_told(tmp_path: Path) -> None:
+def test_a_folder_that_git_does_not_know_or_that_is_another_users_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     found = gpu_requirements.repository(tmp_path)
     assert (found.state, found.detail.startswith("fatal: not a git repository")) == ("missing", True)
     assert found.remedy == f"git -C {tmp_path} init && git -C {tmp_path} add -A"
     assert gpu_requirements.repository(ROOT).state == "ok"
-
-
-def test_a_checkout_of_another_user_is_told_with_git_s_own_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")  # as root in a container that mounts the checkout
     monkeypatch.setenv("GIT_CONFIG_GLOBAL", "/dev/null")
     monkeypatch.setenv("GIT_CONFIG_SYSTEM", "/dev/null")
