@@ -145,6 +145,7 @@ setup: .venv/.installed ## install everything in .venv, once: one to five minute
 	$(call install_own,.venv,$(LOCK)) -e .
 	@command -v which > /dev/null || install -m 755 /dev/stdin .venv/bin/which <<< $$'#!/bin/sh\ncommand -v "$$@"'
 	.venv/bin/python requirements/imports.py
+	.venv/bin/python -m dagrpo.pipeline.dvc.private
 	@echo "Done. With .venv/bin on PATH, snakemake, dvc and dagrpo work by themselves."
 	@touch $@
 

@@ -14,7 +14,7 @@ from dagrpo.core.errors import UserError
 from dagrpo.data.task import Task
 from dagrpo.pipeline.dag import PlannedJob, planned_jobs
 from dagrpo.pipeline.declaration import RAW
-from dagrpo.pipeline.dvc.code import FOLDER, raw_of_stage, write_links
+from dagrpo.pipeline.dvc.code import raw_file_at, raw_of_stage, write_links
 from dagrpo.pipeline.raw_inputs import changed_raw, missing_raw
 from dagrpo.pipeline.snakemake.checks import require_raw_files
 from dagrpo.pipeline.stages import all_stages
@@ -98,7 +98,7 @@ def test_a_named_file_is_an_input_of_the_jobs_that_read_it_and_an_edit_is_seen_i
     path, params = _write(file), parse(dict(values))
     assert _readers(params, file) == jobs
     for job in (job for job in planned_jobs(params, "e") if file in job.inputs.get(RAW, ())):
-        assert file in raw_of_stage(params, all_stages()[job.stage])
+        assert file in map(raw_file_at, raw_of_stage(params, all_stages()[job.stage]))
         record = _record(job)
         assert not changed_raw(record, job)
         path.touch()
@@ -175,7 +175,6 @@ def test_a_file_of_an_installed_package_is_an_input_that_dvc_reaches_by_a_link(
     assert _readers(params, str(place)) == {"model"}
     write_links(params)
     (link,) = raw_of_stage(params, all_stages()["model"])
-    assert Path(link).parent == FOLDER
     assert Path(link).samefile(place)
     place.unlink()
     assert _readers(params, str(place)) == set()
@@ -226,7 +225,9 @@ def test_a_picture_that_rows_name_is_read_again_after_an_edit_and_only_then(monk
 def test_dvc_has_the_folder_of_a_task_with_pictures_as_its_dependency() -> None:
     _write("copies/geo3k/pictures/1.png", "one")
     params, _ = _with_pictures("pictures/1.png")
-    assert raw_of_stage(params, all_stages()["prepare"]) == ["copies/geo3k"]
+    assert raw_of_stage(params, all_stages()["prepare"]) == ["workflow/raw/copies/geo3k"]
+    Path("copies/.dvc").mkdir()  # another repository
+    assert raw_of_stage(params, all_stages()["prepare"]) == ["workflow/raw/copies+geo3k"]
 
 
 def test_stages_list_the_raw_files_of_all_tasks_in_dvc_and_of_their_own_in_snakemake() -> None:
@@ -234,7 +235,7 @@ def test_stages_list_the_raw_files_of_all_tasks_in_dvc_and_of_their_own_in_snake
     files: Sequence[str] = ["copies/aime/aime_2024.jsonl", "copies/gsm8k/test.jsonl", "copies/gsm8k/train.jsonl"]
     for file in files:
         _write(file)
-    assert raw_of_stage(params, all_stages()["prepare"]) == files
+    assert list(map(raw_file_at, raw_of_stage(params, all_stages()["prepare"]))) == files
     assert [_job(params, "prepare", task).inputs[RAW] for task in EXPERIMENT["tasks"]] == [
         tuple(files[1:]),
         tuple(files[:1]),

@@ -16,6 +16,7 @@ from dagrpo.config.presets import composed
 from dagrpo.config.schema import Params
 from dagrpo.core.errors import UserError
 from dagrpo.pipeline.dvc import file
+from dagrpo.pipeline.dvc.private import keep_other_experiments
 from dagrpo.utils.files import write_text
 
 PRESET = "arithmetic_tiny"  # of params.yaml, as in the repository
@@ -66,6 +67,7 @@ def init(
     with chdir(folder):
         _write(params)
         _make_repository()
+        keep_other_experiments()
     typer.echo(f"Written: {folder.resolve()}, with the experiment {PRESET} in params.yaml. Next:")
     for step in (
         *([f"cd {shlex.quote(str(folder))}"] if folder != Path() else []),

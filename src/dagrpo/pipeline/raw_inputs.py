@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dagrpo.config.overlay import flat
 from dagrpo.config.schema import Params
 from dagrpo.core.errors import UserError
 from dagrpo.data.picture_digest import file_and_column, picture_digest
@@ -39,6 +40,14 @@ class RawData:
 def is_own(path: str, experiment: str) -> bool:
     """Return True if a path is in the folders of an experiment, so that a stage makes it."""
     return path.startswith(tuple(f"{top}/{experiment}/" for top in TOPS))
+
+
+def parameter_with(path: str, params: Params) -> str:
+    """Return the key of the parameter that names a raw file or a folder that holds it; "the task", for a file that a task declares."""
+    values = {key: value for key, value in flat(params.model_dump()).items() if isinstance(value, str) and value}
+    named = {str(Path(value)): key for key, value in values.items()}
+    places = (str(place) for place in (Path(path), *Path(path).parents))
+    return next((named[place] for place in places if place in named), "the task")
 
 
 def raw_recorded(inputs: Mapping[str, str], experiment: str) -> dict[str, str]:

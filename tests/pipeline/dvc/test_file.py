@@ -234,7 +234,10 @@ def test_the_checkpoint_that_a_teacher_is_taken_from_is_a_dependency_as_long_as_
     Path(teacher["folder"], "manifest.json").touch()
     dvc_file.keep_current(parse({"algorithm": with_teacher}), overridden=False)
     deps = yaml.safe_load(dvc_file.PATH.read_text())["stages"]["teacher"]["deps"]
-    assert deps[:2] == ["models/${experiment.name}/${model.name}", "results/other/runs/seed_0/exported/manifest.json"]
+    assert deps[:2] == [
+        "models/${experiment.name}/${model.name}",
+        "workflow/raw/results+other+runs+seed_0+exported/manifest.json",
+    ]
     dvc_file.keep_current(Params(), overridden=False)
     assert dvc_file.PATH.read_text() == whole
 
@@ -266,4 +269,4 @@ def test_dvc_leaves_the_outputs_of_a_stage_that_reads_raw_files_until_it_replace
     Path("tiny.gguf").touch()
     model = yaml.safe_load(dvc_file.dvc_yaml(params))["stages"]["model"]
     assert model["outs"] == [{out: {"persist": True}}]
-    assert "tiny.gguf" in model["deps"]
+    assert "workflow/raw/+/tiny.gguf" in model["deps"]

@@ -9,7 +9,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
+from dvc.repo import Repo
 from ruamel.yaml import YAML
+
+from dagrpo.pipeline.dvc.private import keep_other_experiments
 
 MEBIBYTE = 1 << 20
 COMMIT = (
@@ -130,3 +133,34 @@ def test_a_dvc_lock_that_cannot_be_written_is_told_in_a_sentence(repository: Pat
     assert done.stdout.split() == ["False"]
     (told,) = done.stderr.strip().splitlines()
     assert told.startswith("Not recorded in DVC, the next run tries again: dvc.lock: No space left on device: ")
+
+
+BY_NAME = """
+stages:
+  make:
+    matrix:
+      name: ["${name}"]
+    cmd: mkdir -p results/${item.name} && echo ${item.name} > results/${item.name}/made
+    outs:
+    - results/${item.name}
+"""
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_checkout_leaves_the_outputs_of_other_experiments(
+    kept: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Repo.init(no_scm=True)
+    Path("dvc.yaml").write_text(BY_NAME)
+    for name in ("one", "two"):
+        Path("params.yaml").write_text(f"name: {name}")
+        with Repo(".") as repo:
+            repo.reproduce()
+        shutil.rmtree(f"results/{name}")
+        if kept:
+            keep_other_experiments()
+        with Repo(".") as repo:
+            repo.checkout()
+    assert Path("results/two/made").exists()
+    assert Path("results/one/made").exists() == kept, "if DVC does not remove them any more, the trigger can go"

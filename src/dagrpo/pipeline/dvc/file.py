@@ -19,7 +19,7 @@ from dagrpo.core.errors import UserError
 from dagrpo.core.metrics import METRICS
 from dagrpo.pipeline import dag
 from dagrpo.pipeline.declaration import POLICIES, RAW, Stage, names_in, patterns_of
-from dagrpo.pipeline.dvc.code import code_of_stage, links_are_current, raw_of_stage, write_links
+from dagrpo.pipeline.dvc.code import code_of_stage, links_are_current, outputs_of_check, raw_of_stage, write_links
 from dagrpo.pipeline.override_runs import PARAMS
 from dagrpo.pipeline.runner import dvc_drives
 from dagrpo.pipeline.stages import all_stages
@@ -46,12 +46,6 @@ TEMPLATES = {
 }
 # DVC asks for the keys of its stages alone, so that a misspelt section would pass: this one reads the whole file.
 CHECK_STAGE = "check"
-CHECK = {
-    "matrix": {"experiment": [NAME]},
-    "desc": "The whole of params.yaml against the schema.",
-    "cmd": "python workflow/scripts/check.py" if is_clone() else "python -m dagrpo.pipeline.dvc.check",
-    "deps": [str(PARAMS)],  # as parameters each value of the file would be in dvc.lock, for every experiment
-}
 SCORES = f"results/{NAME}/report/scores.csv"
 CURVES = f"results/{NAME}/report/curves.csv"
 TEMPLATE = "by_seed"  # .dvc/plots/by_seed.json: a line for each seed, and of a comparison a colour for each side
@@ -86,7 +80,7 @@ ARTIFACTS = {
 
 def dvc_yaml(params: Params) -> str:
     """Return the whole text of dvc.yaml."""
-    return _text(_with_stages({"stages": {CHECK_STAGE: CHECK}, "plots": plots(), "artifacts": ARTIFACTS}, params))
+    return _text(_with_stages({"stages": {CHECK_STAGE: {}}, "plots": plots(), "artifacts": ARTIFACTS}, params))
 
 
 def generate(params: Params) -> None:
@@ -136,7 +130,17 @@ def _text(content: Mapping[str, Any]) -> str:
 
 def _with_stages(content: Mapping[str, Any], params: Params) -> dict[str, Any]:
     stages = {name: _entry(stage, params) for name, stage in sorted(all_stages().items())}
-    return {**content, "stages": {**content["stages"], CHECK_STAGE: CHECK, **stages}}
+    return {**content, "stages": {**content["stages"], CHECK_STAGE: _check(params), **stages}}
+
+
+def _check(params: Params) -> dict[str, Any]:
+    outs = [{path: {"cache": False, "persist": True}} for path in outputs_of_check(params)]
+    return {
+        "matrix": {"experiment": [NAME]},
+        "desc": "The whole of params.yaml against the schema, and the raw files.",
+        "cmd": "python workflow/scripts/check.py" if is_clone() else "python -m dagrpo.pipeline.dvc.check",
+        "deps": [str(PARAMS)],  # as parameters each value of the file would be in dvc.lock, for every experiment
+    } | ({"outs": outs} if outs else {})
 
 
 def _entry(stage: Stage, params: Params) -> dict[str, Any]:

@@ -42,6 +42,25 @@ def lock_of_dvc(*, wait: bool) -> Callable[[], None] | None:
     return lock.unlock  # type: ignore[no-any-return]
 
 
+def keep_other_experiments() -> None:
+    """Make DVC forget each output as soon as it has put it in place.
+
+    `dvc checkout`, a part of `dvc pull` and `dvc exp run`, removes all remembered outputs that no stage of today's params.yaml has: those
+    of every other experiment. DVC has no setting against that.
+    """
+    from dvc.repo import Repo
+
+    with Repo(".") as repo:
+        _forget_links(repo)
+
+
+def _forget_links(repo: Any) -> None:
+    repo.state.links.clear()
+    repo.state.links._sql(
+        "CREATE TRIGGER IF NOT EXISTS forget AFTER INSERT ON Cache BEGIN DELETE FROM Cache WHERE rowid = NEW.rowid; END"
+    )
+
+
 def process_in_lock_of_dvc() -> int:
     """Return the number of the process that has written DVC's lock. Raises ProcessLookupError if the file names none."""
     try:
@@ -64,6 +83,7 @@ def record_outputs(is_wanted: Callable[[str, set[Path]], bool]) -> dict[str, lis
     try:
         with Repo(".") as repo:
             repo.lock = LockNoop()  # this process holds DVC's lock already, by another object
+            _forget_links(repo)
             with repo.lock:
                 return _record(repo, is_wanted)
     except DvcException as error:  # dvc.lock or a file in .dvc is damaged
@@ -164,3 +184,7 @@ def _write_lock(repo: Any, stages: Sequence[Any]) -> None:
             new = entries_of(writing.read_text(encoding="utf-8"))
             assert new is not None, "DVC writes entries in another form than tests/pipeline/dvc/test_private.py says"
             writing.write_text(text_of(entries | new), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    keep_other_experiments()

@@ -18,6 +18,7 @@ from dagrpo.data.task import get_task
 from dagrpo.pipeline.dag import planned_jobs
 from dagrpo.pipeline.declaration import RAW, patterns_of
 from dagrpo.pipeline.override_runs import PARAMS, override_run
+from dagrpo.pipeline.raw_inputs import parameter_with
 from dagrpo.pipeline.runner import dvc_drives
 from dagrpo.pipeline.snakemake.private import executor_name, executor_settings, options
 from dagrpo.pipeline.stages import all_stages
@@ -158,7 +159,7 @@ def require_raw_files(params: Params, folder: str) -> None:
         raw = all_stages()[job.stage].inputs.get(RAW)
         for path in raw(params, job.wildcards) if callable(raw) and not Path(job.provenance).exists() else ():
             if fault := _fault_of(Path(path)):
-                raise UserError(f"{path}, which {_key_of(path, params)} names, {fault}.")
+                raise UserError(f"{path}, which {parameter_with(path, params)} names, {fault}.")
 
 
 def _fault_of(path: Path) -> str | None:
@@ -175,12 +176,6 @@ def _fault_of(path: Path) -> str | None:
             "one of a folder of your own with `dagrpo convert FOLDER NEW --to hf`"
         )
     return f"{state}: put it there, or name another one"
-
-
-def _key_of(path: str, params: Params) -> str:
-    """Return the parameter that names a file or its folder; the task, for a file that its source declares."""
-    keys = [key for key, value in flat(params.model_dump()).items() if value in (path, str(Path(path).parent))]
-    return keys[0] if keys else "the task"
 
 
 def require_hub(params: Params) -> None:
