@@ -1,6 +1,7 @@
 """Every example has a page, and parameters that parse, fit their task and fit the machine that they are meant for."""
 
 import csv
+import re
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,8 @@ from dagrpo.pipeline.validation import require_fitting_tasks
 ROOT = Path(__file__).parents[1]
 EXAMPLES = sorted(path.name for path in (ROOT / "examples").iterdir() if path.is_dir())
 ON_GPUS = {"gsm8k", "judge", "reward_model", "several_gpus"}
+PLANNED = {"gsm8k", "several_gpus"}  # their pages show the first line of their plan
+HOURS = r"about (\d+) h .* at most (\d+) h "
 WITH_CURVE = {"own_task", "smollm2_135m_larger_cpu", "tool_agent"}
 
 
@@ -57,6 +60,10 @@ def test_an_example_fits_the_machine_that_it_is_meant_for(name: str) -> None:
     machine = ["--gpu", "H100"] if name in ON_GPUS else ["--memory", "16"]
     result = CliRunner().invoke(app, ["plan", f"examples/{name}/params.yaml", *machine])
     assert result.exit_code == 0, result.output
+    if name in PLANNED:
+        shown = re.findall(HOURS, (ROOT / f"examples/{name}/README.md").read_text())
+        (planned,) = re.findall(HOURS, result.output)
+        assert [list(map(int, hours)) for hours in shown] == [pytest.approx(list(map(int, planned)), rel=0.2)]
 
 
 def test_a_run_is_compared_with_the_recorded_curve_of_its_example(

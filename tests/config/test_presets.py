@@ -45,6 +45,11 @@ def test_every_shipped_experiment_is_valid_and_names_itself(name: str) -> None:
     assert parse(yaml.safe_load(preset_text([name], PRESETS))) == params
 
 
+def test_an_experiment_of_hours_has_a_held_out_curve() -> None:
+    short = {name for name in EXPERIMENTS if composed([name], PRESETS).training.evaluate_every == 0}
+    assert all(name.endswith("_cpu") or "_tiny" in name or "_3_seeds" in name or "_control" in name for name in short)
+
+
 def test_every_part_is_used_by_an_experiment_or_fits_a_model_and_a_task() -> None:
     for name, path in known(PRESETS).items():
         if path.parent.name in {"algorithms", "hardware"}:

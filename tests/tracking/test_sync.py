@@ -72,7 +72,7 @@ def test_a_try_is_a_variation_of_its_experiment(project: Path) -> None:
     finish(project, record, {"results/demo~403581bc/m.json": "2" * 64})
     assert sync.sync() == 1
     (parent,) = parent_runs(project).values()
-    assert parent.info.run_name == "seed 0, override 403581bc"
+    assert parent.info.run_name == "seed 0, steps=3"
     assert parent.data.tags["override.training.steps"] == "3"
 
 

@@ -12,14 +12,18 @@ FIGURES = (
 )
 
 
-def test_scores_stand_first_in_the_order_of_reading_and_are_as_wide_as_their_headings() -> None:
-    state = json.loads(experiment_tags(FIGURES)[VIEW_TAG])
-    assert state["selectedColumns"][:5] == [
+def test_differences_stand_first_then_what_tells_runs_apart_as_wide_as_their_headings() -> None:
+    state = json.loads(experiment_tags(FIGURES, {"rollout.temperature", "training.steps"})[VIEW_TAG])
+    assert state["selectedColumns"][:9] == [
+        "metrics.`eval/gsm8k/greedy_difference`",
+        "params.`rollout.temperature`",
+        "params.`training.steps`",
+        "params.`training.learning_rate`",
+        "params.`algorithm.loss.name`",
+        "params.`model.name`",
         "metrics.`eval/gsm8k/greedy_base`",
         "metrics.`eval/gsm8k/greedy_trained`",
-        "metrics.`eval/gsm8k/greedy_difference`",
         "metrics.`timing/tokens_per_second_mean`",
-        "attributes.`Models`",
     ]
     assert state["columnOrder"] == state["selectedColumns"] == list(state["columnWidths"])
     assert state["columnWidths"]["metrics.`eval/gsm8k/greedy_base`"] == 30 + 6 * len("eval/gsm8k/greedy_base")

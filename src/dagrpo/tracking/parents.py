@@ -16,9 +16,11 @@ from dagrpo.utils.process import Process
 NOTE = "mlflow.note.content"
 VARIATION = "variation"
 CONFIGURATION = "configuration"  # the digest of its parameters
+OVERRIDE = "override."  # of a tag, before the key of a parameter
 HEADLINE = "headline"
 ERROR = "error"
 ALL_SEEDS = "all seeds"
+MOST_NAMED = 3  # changed parameters in the name of a run
 ATTEMPT = "attempt"  # which of a stage's executions below a parent it is
 ABOUT_MACHINES = ("git.", "version.", "hardware.", "environment.", "mlflow.source.git.", "mlflow.user")
 
@@ -26,8 +28,14 @@ ABOUT_MACHINES = ("git.", "version.", "hardware.", "environment.", "mlflow.sourc
 def variation_tags(execution: Execution) -> dict[str, str]:
     """Return the tags that distinguish a variation's run from the experiment's own; {} for the latter."""
     overrides = execution.record.get("overrides", {})
-    tags = {f"override.{key}": canonical_json(value) for key, value in overrides.items()}
+    tags = {f"{OVERRIDE}{key}": canonical_json(value) for key, value in overrides.items()}
     return ({VARIATION: execution.variation} if execution.variation else {}) | tags
+
+
+def varied_parameters(runs: Runs) -> set[str]:
+    """Return the keys of the parameters that override runs of the experiment have changed."""
+    tags = (name for run in runs.where(role="parent") for name in run.tags)
+    return {name.removeprefix(OVERRIDE) for name in tags if name.startswith(OVERRIDE)}
 
 
 def find_parent(runs: Runs, execution: Execution, seed: int | None) -> Run:
@@ -46,16 +54,17 @@ def find_parent(runs: Runs, execution: Execution, seed: int | None) -> Run:
         ):
             return run
     tags = {name: value for name, value in same.items() if value} | {"experiment": execution.experiment}
-    return runs.create(_title(same), execution.started, tags | variation_tags(execution) | _about(execution))
+    title = _title(same, execution.record.get("overrides", {}))
+    return runs.create(title, execution.started, tags | variation_tags(execution) | _about(execution))
 
 
-def _title(tags: Mapping[str, str]) -> str:
-    """Return `seed 0, 403581bc`; before the digest the name of a variation."""
+def _title(tags: Mapping[str, str], overrides: Mapping[str, object]) -> str:
+    """Return `seed 0, 403581bc`; of a variation its name or what it changes, `seed 0, steps=20`, in place of the digest."""
     seed = ALL_SEEDS if tags["seed"] == SHARED else f"seed {tags['seed']}"
-    named = [tags[VARIATION]] if tags[VARIATION] else []
-    digest = tags[CONFIGURATION]
-    suffix = [] if not digest or any(digest in name for name in named) else [digest]
-    return ", ".join([seed, *named, *suffix])
+    changed = [f"{key.rpartition('.')[2]}={canonical_json(value)}" for key, value in list(overrides.items())[:MOST_NAMED]]
+    more = [f"and {len(overrides) - MOST_NAMED} more"] if len(overrides) > MOST_NAMED else []
+    named = [*changed, *more] or [tags[VARIATION] or tags[CONFIGURATION]]
+    return ", ".join(filter(None, [seed, *named]))
 
 
 def _is_of_other_code(tags: Mapping[str, str], execution: Execution) -> bool:

@@ -18,16 +18,21 @@ PIXELS_PER_CHARACTER, PIXELS_BESIDE = 6, 30  # of a heading, and of the sign for
 PIXELS_OF_MODELS = 200
 POLICIES = ("base", "trained", "difference")  # the order in which they are read
 CURVES = ("reward/mean", "rollout/length_mean", "policy/entropy", "policy/kl", "policy/grad_norm")
-PARAMETERS = ("model.name", "algorithm.loss.name", "training.steps", "training.learning_rate")
+PARAMETERS = ("training.steps", "training.learning_rate", "algorithm.loss.name", "model.name")
 
 
-def experiment_tags(figures: Iterable[str]) -> dict[str, str]:
-    """Return the tags that make MLflow open an experiment with these figures of its runs, beside the most varied parameters."""
+def experiment_tags(figures: Iterable[str], varied: Iterable[str] = ()) -> dict[str, str]:
+    """Return the tags that make MLflow open an experiment with the columns of its runs: what GRPO changed, what tells runs apart, scores.
+
+    varied: the keys of the parameters that override runs have changed.
+    """
     figures = sorted(figures, key=_place)
+    differences = [name for name in figures if name.endswith("_difference")]
     columns = [
-        *(f"metrics.`{name}`" for name in figures),
+        *(f"metrics.`{name}`" for name in differences),
+        *(f"params.`{name}`" for name in dict.fromkeys([*sorted(varied), *PARAMETERS])),
+        *(f"metrics.`{name}`" for name in figures if name not in differences),
         MODELS,
-        *(f"params.`{name}`" for name in PARAMETERS),
         "tags.`git.commit`",
     ]
     held_out = [

@@ -25,7 +25,7 @@ from dagrpo.tracking.curve import Step
 from dagrpo.tracking.execution import Execution
 from dagrpo.tracking.models import Models, input_policy, link_output_policy
 from dagrpo.tracking.names import metric_name
-from dagrpo.tracking.parents import ATTEMPT, HEADLINE, describe, find_parent
+from dagrpo.tracking.parents import ATTEMPT, HEADLINE, describe, find_parent, varied_parameters
 from dagrpo.tracking.policies import register, write_policies
 from dagrpo.tracking.problems import link_prompt, share_evaluation_sets, write_evaluation_set, write_prompt
 from dagrpo.tracking.runs import PARENT, Run, Runs, Series
@@ -165,7 +165,7 @@ def _write_summary(target: Target, summary: Summary) -> None:
     run.log(tags={**content["tags"], HEADLINE: content["text"]}, points=figures)
     run.read(map(named, content["data"]))
     log_points(run, [] if summary.curves is None else _curve_points(summary.curves, time_ms))
-    runs.tag(experiment_tags(map(metric_name, content["figures"])))
+    runs.tag(experiment_tags(map(metric_name, content["figures"]), varied_parameters(runs)))
     with optional("problems"):
         share_evaluation_sets(runs, content["data"])
     if summary.seed is not None:

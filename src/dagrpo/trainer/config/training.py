@@ -149,11 +149,6 @@ class Training(Section):
                 f"training.mini_batches ({self.mini_batches}) does not divide prompts_per_step "
                 f"({self.prompts_per_step}): change one of them"
             )
-        if self.evaluate_every > self.steps:
-            raise UserError(
-                f"training.evaluate_every is {self.evaluate_every}, but training.steps is {self.steps}, so that no step between the "
-                "first and the last would be evaluated: lower the former, or set it to 0"
-            )
         if self.patience is not None and not self.evaluate_every:
             raise UserError(
                 f"training.patience is {self.patience}, but training.evaluate_every is 0, so that there are no evaluations to count: "
