@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from dagrpo.engine.errors import last_line_of, reason_in
+from dagrpo.engine.errors import OF_SIGBUS, cause_of_death, last_line_of, reason_in
 
 DEATH = """\
 [2026-11-21 09:00:00] Load weight begin. avail mem=21.52 GB
@@ -48,3 +48,22 @@ def test_a_log_that_is_empty_or_missing_gives_no_reason(tmp_path: Path) -> None:
     assert (reason_in(log), last_line_of(log)) == (None, "its log is empty")
     log.write_bytes(b"\n\n\xff\xfe")
     assert reason_in(log) is None
+
+
+LINE = "RuntimeError: Rank 0 scheduler died during initialization (exit code: {}). If exit code is -9, a common cause is the OOM killer."
+
+
+def test_a_server_that_sigbus_ended_had_no_room_whatever_its_own_guess(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = tmp_path / "server.log"
+    for line in (
+        LINE.format(-7),
+        "Subprocess scheduler_0 (pid=9) crashed with exit code -7. Triggering SIGQUIT for cleanup...",
+    ):
+        log.write_text(line)
+        assert cause_of_death(log, 0, [tmp_path]) == OF_SIGBUS
+    log.write_text(LINE.format(-9))
+    assert cause_of_death(log, 0, [tmp_path]) == LINE.format(-9)
+    monkeypatch.setattr("dagrpo.engine.errors.free_on", lambda disk: 0)
+    assert "no room is left on" in str(cause_of_death(log, 0, [tmp_path]))

@@ -12,6 +12,11 @@ TAIL_BYTES = 1 << 16
 _PREFIX = re.compile(r"^\[\d{4}-[^\]]*\]\s*|^(INFO|WARNING):\s*")
 _REASON = re.compile(r"^[\w.]*(Error|Exception|Interrupt|Exit)(: .*)?$|^ERROR: |\[Errno \d+\]")
 
+_SIGBUS = re.compile(r"exit ?code:? -7\b", re.IGNORECASE)
+OF_SIGBUS = (
+    "SIGBUS, with which a write to a file in memory ends where no room is left: make room in /dev/shm and in the folder for temporary "
+    "files (`df -h /dev/shm /tmp`), then run again"
+)
 _TAKEN_PORT = re.compile(r"address already in use|port \d+.* in use", re.IGNORECASE)
 
 
@@ -49,7 +54,14 @@ def reason_in(log: Path, start: int = 0) -> str | None:
     It is seldom the log's last line: SGLang continues logging while it shuts down.
     """
     lines = _last_lines(log, start)
+    if any(_SIGBUS.search(line) for line in lines):
+        return OF_SIGBUS
     return next((line for line in reversed(lines) if _REASON.search(line)), None)
+
+
+def cause_of_death(log: Path, start: int, written: Iterable[Path]) -> str | None:
+    """Return a full disk among those that a dead server has written to, or the reason in its log: its own guess is a lack of memory."""
+    return full_disk_among(written) or reason_in(log, start)
 
 
 def full_disk_among(written: Iterable[Path]) -> str | None:

@@ -61,7 +61,9 @@ def find_parent(runs: Runs, execution: Execution, seed: int | None) -> Run:
 def _title(tags: Mapping[str, str], overrides: Mapping[str, object]) -> str:
     """Return `seed 0, 403581bc`; of a variation its name or what it changes, `seed 0, steps=20`, in place of the digest."""
     seed = ALL_SEEDS if tags["seed"] == SHARED else f"seed {tags['seed']}"
-    changed = [f"{key.rpartition('.')[2]}={canonical_json(value)}" for key, value in list(overrides.items())[:MOST_NAMED]]
+    changed = [
+        f"{key.rpartition('.')[2]}={canonical_json(value)}" for key, value in list(overrides.items())[:MOST_NAMED]
+    ]
     more = [f"and {len(overrides) - MOST_NAMED} more"] if len(overrides) > MOST_NAMED else []
     named = [*changed, *more] or [tags[VARIATION] or tags[CONFIGURATION]]
     return ", ".join(filter(None, [seed, *named]))

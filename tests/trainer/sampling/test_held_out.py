@@ -73,7 +73,8 @@ Whole = tuple[TrainingRun, list[str], runs.Reported, runs.Reported]
 
 
 @pytest.mark.parametrize(
-    ("every", "steps", "evaluated"), [(0, 4, []), (1, 3, [0, 1, 2, 3]), (3, 4, [0, 3, 4]), (2, 4, [0, 2, 4]), (5, 4, [0, 4])]
+    ("every", "steps", "evaluated"),
+    [(0, 4, []), (1, 3, [0, 1, 2, 3]), (3, 4, [0, 3, 4]), (2, 4, [0, 2, 4]), (5, 4, [0, 4])],
 )
 def test_a_policy_is_evaluated_before_the_first_step_every_so_many_and_after_the_last(
     every: int, steps: int, evaluated: list[int]

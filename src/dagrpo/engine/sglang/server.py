@@ -22,13 +22,7 @@ import psutil
 from dagrpo.core.errors import UserError
 from dagrpo.core.section import HeadDtype
 from dagrpo.engine.config import POLICY, REWARD_MODEL
-from dagrpo.engine.errors import (
-    ServerError,
-    full_disk_among,
-    last_line_of,
-    names_a_taken_port,
-    reason_in,
-)
+from dagrpo.engine.errors import ServerError, cause_of_death, last_line_of, names_a_taken_port
 from dagrpo.engine.http import Endpoint
 from dagrpo.engine.interface import WITHOUT_WEIGHTS, AdapterForm, new_version
 from dagrpo.engine.servers import Part
@@ -206,7 +200,7 @@ class SGLangServer:
             return None
         what = "The SGLang server died" if self._ready_at else "The SGLang server died while it was starting"
         how = self._dead_worker or (f"exit code {code}" if code >= 0 else f"killed by signal {-code}")
-        reason = reason_in(self._log, self._ready_at) or full_disk_among((self._log, self.process.scratch, MEMORY))
+        reason = cause_of_death(self._log, self._ready_at, (self._log, self.process.scratch, MEMORY))
         reason = reason or (last_line_of(self._log) if code >= 0 else "no reason given")
         return f"{what} ({how}): {reason} (log: {self._log})"
 
