@@ -139,6 +139,14 @@ def test_a_file_that_is_missing_or_a_folder_is_refused_until_its_jobs_have_run(
     require_raw_files(params, "e")
 
 
+def test_a_file_without_the_permission_to_read_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    values, file, _ = TABLE["model.gguf"]
+    _write(file)
+    monkeypatch.setattr(os, "access", lambda path, mode: False)  # root may read any
+    with pytest.raises(UserError, match=rf"^{file}, which model.gguf names, cannot be read by you .*: change its perm"):
+        require_raw_files(parse(dict(values)), "e")
+
+
 def test_files_that_have_come_since_a_job_ran_are_named() -> None:
     params = parse(MIRROR)
     _write("copies/gsm8k/train.parquet")

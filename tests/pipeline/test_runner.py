@@ -74,6 +74,21 @@ def test_provenance_names_the_digest_of_everything_in_and_out() -> None:
     assert (record["stage"], record["seed"], record["params"]["sft"]["steps"]) == ("sft", 3, 7)
 
 
+@pytest.mark.parametrize("change", [lambda path: path.write_text("more"), Path.unlink], ids=["written to", "removed"])
+def test_a_raw_file_that_changes_while_it_is_read_is_named_and_nothing_is_recorded(
+    change: Callable[[Path], Any],
+) -> None:
+    def work(job: Job) -> None:
+        _copy(job)
+        change(job.input("source"))
+
+    with pytest.raises(SystemExit) as ended:
+        _run(work)
+    assert ended.value.code == MISTAKE
+    assert "in.txt changed while the stage sft read it: run again when" in Path("logs/x.log").read_text()
+    assert not Path("out/provenance.json").exists()
+
+
 def test_the_key_changes_with_the_input_the_seed_and_the_parameters_and_with_nothing_else() -> None:
     first = _run()["key"]
     assert _run(_copy, "--log", "logs/other.log")["key"] == first

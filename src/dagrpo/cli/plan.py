@@ -120,7 +120,9 @@ def _first_line(plan: "Plan") -> str:
     if plan.likely is None or plan.longest is None:
         time = f"time not known on {plan.machine}"
     else:
-        time = f"about {duration(plan.likely)} on {plan.machine}, at most {duration(plan.longest)}"
+        unknown = " and ".join(stage.stage for stage in plan.times if stage.seconds is None)
+        without = f" without {unknown} (unknown before `prepare` has run)" if unknown else ""
+        time = f"about {duration(plan.likely)} on {plan.machine}, at most {duration(plan.longest)}{without}"
     return f"{time}, {size(memory)}, {size(disk)} of disk"
 
 

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from dagrpo.cli.application import app
 from dagrpo.cli.plan import rendered
 from dagrpo.config.documents import params_yaml
+from dagrpo.config.places import ROOT
 from dagrpo.config.schema import Params, parse
 from dagrpo.core.errors import UserError
 from dagrpo.pipeline.job_files import own_params
@@ -372,6 +373,17 @@ def test_a_plan_begins_with_likely_and_longest_time_memory_and_disk(project: Pat
     assert " on H200, at most " in first
     assert first.endswith(" of disk")
     assert _printed(plan_of(qwen3(LONG), machine_for(None, 200))).startswith("time not known on a GPU with")
+
+
+def test_a_stage_whose_time_is_unknown_is_named_in_the_first_line(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "examples/own_task"))
+    task = {"train": "roman.numerals", "evaluate": ["roman.numerals"], "tasks": ["roman.numerals"]}
+    made = plan_of(qwen3({"experiment": task}), machine_for("H200", None))
+    first = _printed(made).splitlines()[0]
+    assert first.startswith("about ")
+    assert " without sample (unknown before `prepare` has run), " in first
 
 
 def test_the_minutes_of_a_stage_are_those_of_one_of_its_runs_on_the_slowest_gpu(project: Path) -> None:

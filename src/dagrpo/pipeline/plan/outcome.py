@@ -45,7 +45,9 @@ class Plan:
     processes: int  # of the trainer on all nodes, each on a separate device if there are GPUs
     stages: tuple[StageMemory, ...]
     times: tuple[StageSeconds, ...]  # with every completion as long as it may be
-    likely: float | None  # seconds of all stages with completions of the likely length; None: not known
+    likely: (
+        float | None
+    )  # seconds of all stages whose time is known, with completions of the likely length; None: of none
     longest: float | None  # the same with every completion as long as it may be
     disk: tuple[Item, ...]
     free: int  # bytes of the project's disk
@@ -166,10 +168,9 @@ def _shorter(params: Params, answer: int | None) -> Params:
 
 
 def _all_seconds(times: Iterable[StageSeconds]) -> float | None:
-    """Return the sum; None if a stage's seconds are not known, or no stage has any."""
-    seconds = [each.seconds for each in times]
-    known = [each for each in seconds if each is not None]
-    return sum(known) if known and len(known) == len(seconds) else None
+    """Return the sum of those that are known; None if no stage's are."""
+    known = [each.seconds for each in times if each.seconds is not None]
+    return sum(known) if known else None
 
 
 def _basis(speed: Speed | None, earlier: Measured, times: tuple[StageSeconds, ...]) -> Iterator[str]:
