@@ -124,7 +124,7 @@ def _completion(
     return Completion(
         token_ids=tokens[:count],
         logprobs=logprobs[:count],
-        finish_reason=about.finish_reason.type if count == len(tokens) else "length",
+        finish_reason=about.finish_reason.type if count == len(tokens) else "stop",
         weight_version=version.name,
         cached_tokens=about.cached_tokens,
         support=support[:count],
