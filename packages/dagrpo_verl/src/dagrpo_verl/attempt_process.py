@@ -156,7 +156,7 @@ def _completion(answer: Mapping[str, Any], pictures: PromptPictures | None) -> C
     return Completion(
         token_ids=tokens[:whole],
         logprobs=logprobs[:whole],
-        finish_reason="length" if whole < len(tokens) else reason,
+        finish_reason="stop" if whole < len(tokens) else reason,
     )
 
 
