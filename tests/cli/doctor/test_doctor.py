@@ -188,8 +188,12 @@ def test_a_user_without_name_home_or_which_gets_a_line_for_each(
     monkeypatch.setattr("pwd.getpwuid", no_name)
     monkeypatch.setenv("PATH", str(tmp_path))
     found = {each.name: each for each in software.findings()}
-    assert (found["user"].state, found["user"].remedy) == ("none", "export LOGNAME=NAME")
+    assert (found["user"].state, found["user"].remedy) == ("none", "export LOGNAME=NAME HOME=FOLDER")
     assert (found["which"].state, "make setup" in found["which"].remedy) == ("missing", True)
+    monkeypatch.setenv("LOGNAME", "guest")
+    monkeypatch.delenv("HOME")
+    (user,) = [each for each in software.findings() if each.name == "user"]
+    assert (user.state, "has no home: dvc ends" in user.detail) == ("none", True)
     (tmp_path / "file").touch()
     for home in (str(tmp_path / "file"), "~"):
         monkeypatch.setenv("HOME", home)

@@ -86,13 +86,18 @@ def _plain(name: str) -> str:
 
 
 def _user() -> Finding:
-    """Check that this user's id has a name. Snakemake's runs do without."""
+    """Check that this user's id has a name and a home, without which dvc ends with an error. Snakemake's runs do without."""
+    name, lacks = "", []
     try:
         name = getpass.getuser()
     except (KeyError, OSError):
-        name = ""
-    fault = f"the user id {os.getuid()} has no name: dvc ends with `getpwuid(): uid not found`"
-    return check("user", bool(name), name, fault, "export LOGNAME=NAME", needed=False)
+        lacks.append("name")
+    try:
+        Path.home()
+    except RuntimeError:
+        lacks.append("home")
+    fault = f"the user id {os.getuid()} has no {' and no '.join(lacks)}: dvc ends with an unexpected error"
+    return check("user", not lacks, name, fault, "export LOGNAME=NAME HOME=FOLDER", needed=False)
 
 
 def _project() -> Iterator[Finding]:
