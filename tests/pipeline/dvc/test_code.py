@@ -35,6 +35,10 @@ def test_code_outside_of_the_folder_or_in_its_environment_is_linked(
     write_links(Params())
     assert links_are_current(Params())
     assert os.readlink(LINK) == str(PACKAGE)
+    copied = Path("packages/dagrpo_sglang_cpu/src/dagrpo_sglang_cpu")  # as `make setup` installs it
+    assert code._place(str(copied))[1] == FOLDER / str(copied).replace("/", "+")
+    copied.mkdir(parents=True)
+    assert code._place(str(copied)) == (copied, None)
     assert code._place("/lab/losses.py") == (Path("/lab/losses.py"), FOLDER / "+lab+losses.py")
     assert code._place(".venv/lib/plugin.py") == (tmp_path / ".venv/lib/plugin.py", FOLDER / ".venv+lib+plugin.py")
 

@@ -105,6 +105,8 @@ def _places(files: Iterable[str]) -> set[tuple[Path, Path | None]]:
 
 
 def _place(name: str) -> tuple[Path, Path | None]:
+    if name.startswith(tuple(DEPTHS)) and Path(name).is_dir():  # of a clone, also where its environment has a copy
+        return Path(name), None
     place = Path(str(place_of(f"{name}/")).rstrip("/")) if name.startswith(tuple(DEPTHS)) else place_of(name)
     if not place.is_absolute() and place.parts[0] != ".venv":
         return place, None
