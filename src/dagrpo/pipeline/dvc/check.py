@@ -1,4 +1,4 @@
-"""Check of the whole params.yaml and of the raw files that it names, for DVC.
+"""Check of params.yaml and its raw files, for DVC.
 
 By itself DVC looks at nothing but the keys of its stages. It runs this after any change of the file, of the raw files, or of their links.
 """
