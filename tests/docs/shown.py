@@ -44,6 +44,7 @@ RUN = (
     "dagrpo use params.yaml gspo",
     "dagrpo use qwen3_4b dapo_math gspo h200",
     "dagrpo use qwen2_5_7b gsm8k grpo h100_x4",
+    "dagrpo use qwen2_5_7b gsm8k grpo h100_x4 verl",
     "dagrpo use verl/qwen2_5_3b_gsm8k_multiturn_4xgpu",
     "dagrpo use verl/qwen3_4b_fsdp verl",
     "dagrpo use megatron/qwen_2p5_3b megatron_lm",
