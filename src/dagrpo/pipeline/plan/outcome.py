@@ -45,9 +45,7 @@ class Plan:
     processes: int  # of the trainer on all nodes, each on a separate device if there are GPUs
     stages: tuple[StageMemory, ...]
     times: tuple[StageSeconds, ...]  # with every completion as long as it may be
-    likely: (
-        float | None
-    )  # seconds of all stages whose time is known, with completions of the likely length; None: of none
+    likely: float | None  # seconds of stages of known time, with completions of the likely length; None: of none
     longest: float | None  # the same with every completion as long as it may be
     disk: tuple[Item, ...]
     free: int  # bytes of the project's disk
