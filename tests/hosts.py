@@ -16,6 +16,7 @@ import pytest
 from dagrpo.utils.child_variables import QUIET
 
 ROOT = Path(__file__).parents[1]
+PATHS = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
 INSIDE = 'hostname "$1"; shift; exec "$@"'
 LAUNCH = ("-m", "dagrpo.pipeline.launch")
 PATIENCE = 120  # seconds until both are there
@@ -49,7 +50,7 @@ class Host:
         process = subprocess.Popen(
             [*inside, "sh", "-c", INSIDE, "sh", self.name, *command],
             cwd=folder,
-            env=os.environ | QUIET | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"} | environment,
+            env=os.environ | QUIET | {"PYTHONPATH": PATHS, "OMP_NUM_THREADS": "1"} | environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

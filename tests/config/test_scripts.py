@@ -1,7 +1,6 @@
 """Scripts of verl and Megatron-LM as presets, from one table."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 from docs.site.pages import scripts_page
@@ -14,7 +13,6 @@ from dagrpo.pipeline.plan.machine import machine_for
 from dagrpo.pipeline.plan.models import Models
 from dagrpo.pipeline.plan.remedy import refusal
 from dagrpo.pipeline.validation import require_fitting_tasks
-from dagrpo_verl.mapping import planned
 
 ROOT = Path(__file__).parents[2]
 PRESETS = ROOT / "presets"
@@ -33,34 +31,6 @@ def test_a_script_is_parsed_planned_and_fits_the_hardware_that_it_names(name: st
     assert {"train", "report"} <= {job.stage for job in planned_jobs(params, params.experiment.name)}
     card = SCRIPTS[name].use.split()[-1].partition("_x")[0].upper()
     assert refusal(params, Models.of(params), machine_for(card, None)) is None
-
-
-def test_scripts_of_megatron_lm_compose_with_its_own_trainer() -> None:
-    names = [name for name in SCRIPTS if name.startswith("megatron/")]
-    assert len(names) == 13
-    for name in names:
-        assert composed([name, "megatron_lm"], PRESETS).training.backend.name == "megatron_lm"
-
-
-@pytest.mark.parametrize(
-    ("name", "keys"),
-    [
-        ("verl/qwen2_5_3b_gsm8k_multiturn", {"data.max_response_length": 2047}),
-        ("verl/qwen2_5_0_5b_gsm8k_multiturn_w_interaction", {"actor_rollout_ref.rollout.n": 8}),
-        ("verl/qwen2_5_3b_geo3k_multiturn", {"data.max_response_length": 4095}),
-        ("verl/qwen3_vl_8b_fsdp", {"data.max_prompt_length": 1024}),
-        ("verl/qwen2_5_vl_7b_lora", {"actor_rollout_ref.model.exclude_modules": ".*visual.*"}),
-    ],
-)
-def test_scripts_with_tools_users_and_pictures_compose_with_verl(name: str, keys: dict[str, object]) -> None:
-    params: Any = composed([name, "verl"], PRESETS)
-    found = planned(params, {})
-    assert {key: found[key] for key in keys} == keys
-
-
-def test_verl_freezes_no_vision_tower() -> None:
-    with pytest.raises(UserError, match=r"training\.vision is frozen, which the trainer"):
-        composed(["verl/qwen2_5_vl_7b_freeze_vision", "verl"], PRESETS)
 
 
 def test_a_script_has_its_figures() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 from tests.trainer import runs
 
 from dagrpo.config.overlay import merged
-from dagrpo.config.schema import parse
+from dagrpo.config.schema import Params, parse
 from dagrpo.core.errors import TransientError, UserError
 from dagrpo.trainer.backends import BACKENDS
 from dagrpo.trainer.run import Report, TrainingRun, no_report
@@ -44,12 +44,15 @@ def run_in(folder: Path, changes: dict[str, Any]) -> TrainingRun:
 
 def run_of(folder: Path, changes: dict[str, Any]) -> TrainingRun:
     """Return the run, in a state whose name is that of an override run."""
-    params = parse(merged(CHANGES, changes))
     (folder / "out").mkdir(exist_ok=True)
     inputs = folder / "initial", folder / "train.parquet"
     run = runs.training_run(inputs, folder / "name~run", folder / "out", 4)
-    sections = {name: getattr(params, name) for name in ("rollout", "reward", "algorithm", "training", "runtime")}
-    return replace(run, **sections)
+    return replace(run, **sections_of(parse(merged(CHANGES, changes))))
+
+
+def sections_of(params: Params) -> dict[str, Any]:
+    """Return the sections of a run."""
+    return {name: getattr(params, name) for name in ("rollout", "reward", "algorithm", "training", "runtime")}
 
 
 def train(run: TrainingRun, report: Report = no_report, settings: dict[str, object] | None = None) -> None:

@@ -31,6 +31,13 @@ MODEL_TYPES = {
     "GlmForCausalLM": "glm",
     "Glm4ForCausalLM": "glm4",
 }
+LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192,
+}
 # As published; https://huggingface.co/Qwen/Qwen2.5-32B/blob/main/config.json
 QWEN25_32B = {
     "architectures": ["Qwen2ForCausalLM"],
@@ -80,31 +87,13 @@ def test_what_a_config_leaves_out_is_what_transformers_takes(architecture: str, 
 
 
 def test_the_arguments_of_qwen25_32b(tmp_path: Path) -> None:
-    assert _arguments(tmp_path, **QWEN25_32B) == [
-        "--num-layers 64",
-        "--hidden-size 5120",
-        "--ffn-hidden-size 27648",
-        "--num-attention-heads 40",
-        "--kv-channels 128",
-        "--group-query-attention",
-        "--num-query-groups 8",
-        "--max-position-embeddings 131072",
-        "--vocab-size 152064",
-        "--make-vocab-size-divisible-by 128",
-        "--normalization RMSNorm",
-        "--norm-epsilon 1e-05",
-        "--position-embedding-type rope",
-        "--rotary-base 1000000",
-        "--rotary-percent 1.0",
-        "--swiglu",
-        "--disable-bias-linear",
-        "--add-qkv-bias",
-        "--untie-embeddings-and-output-weights",
-        "--attention-dropout 0.0",
-        "--hidden-dropout 0.0",
-        "--ckpt-format torch_dist",
-        "--finetune",
-    ]
+    assert " ".join(_arguments(tmp_path, **QWEN25_32B)) == (
+        "--num-layers 64 --hidden-size 5120 --ffn-hidden-size 27648 --num-attention-heads 40 --kv-channels 128 "
+        "--group-query-attention --num-query-groups 8 --max-position-embeddings 131072 --vocab-size 152064 "
+        "--make-vocab-size-divisible-by 128 --normalization RMSNorm --norm-epsilon 1e-05 --position-embedding-type rope "
+        "--rotary-base 1000000 --rotary-percent 1.0 --swiglu --disable-bias-linear --add-qkv-bias "
+        "--untie-embeddings-and-output-weights --attention-dropout 0.0 --hidden-dropout 0.0 --ckpt-format torch_dist --finetune"
+    )
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
@@ -120,19 +109,7 @@ def test_megatron_knows_every_argument_of_a_family(family: Family, tmp_path: Pat
     ("scaling", "argument"),
     [
         ({"rope_scaling": {"type": "linear", "factor": 4.0}}, "--rotary-seq-len-interpolation-factor 4"),
-        (
-            {
-                "rope_theta": 500000.0,
-                "rope_scaling": {
-                    "rope_type": "llama3",
-                    "factor": 8.0,
-                    "low_freq_factor": 1.0,
-                    "high_freq_factor": 4.0,
-                    "original_max_position_embeddings": 8192,
-                },
-            },
-            "--rope-scaling-factor 8.0",
-        ),
+        ({"rope_theta": 500000.0, "rope_scaling": LLAMA3}, "--rope-scaling-factor 8.0"),
         ({"rope_scaling": None, "rope_theta": 500000.0}, "--rotary-base 500000"),
         ({"rope_parameters": {"rope_type": "default", "rope_theta": 500000.0}}, "--rotary-base 500000"),
     ],

@@ -57,67 +57,39 @@ def _to_megatron(source: Path) -> None:
     write_as("megatron", open_checkpoint(source), source.parent / "results" / "new", LARGE)
 
 
-def _assert_nothing_was_written(source: Path) -> None:
-    assert not (source.parent / "results").exists()
-
-
 def _set_config(folder: Path, **values: object) -> None:
     path = folder / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | values))
 
 
-def test_an_unknown_architecture_is_named(source: Path) -> None:
-    _set_config(source, architectures=["GemmaForCausalLM"])
-    with pytest.raises(ValueError, match=r"^GemmaForCausalLM has no table for Megatron \(known are Llama"):
-        _to_megatron(source)
-    _assert_nothing_was_written(source)
+LAYER = "model.layers.1"
 
 
-def test_a_config_without_an_architecture_is_named(source: Path) -> None:
-    _set_config(source, architectures=None)
-    with pytest.raises(ValueError, match=r"config\.json names no architectures"):
-        _to_megatron(source)
-
-
-def test_a_tensor_without_a_place_is_named(source: Path) -> None:
-    extra = {"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(4)}
-    safetensors.torch.save_file(_state(source) | extra, source / "model.safetensors")
-    with pytest.raises(ValueError, match=r"the tensor model\.layers\.0\.self_attn\.rotary_emb\.inv_freq has no place"):
-        _to_megatron(source)
-    _assert_nothing_was_written(source)
-
-
-def test_a_missing_tensor_is_named(source: Path) -> None:
+@pytest.mark.parametrize(
+    ("config", "weights", "message"),
+    [
+        ({"architectures": ["GemmaForCausalLM"]}, {}, r"^GemmaForCausalLM has no table for Megatron \(known are Llama"),
+        ({"architectures": None}, {}, r"config\.json names no architectures"),
+        ({"intermediate_size": 128}, {}, r"mlp\.\w+\.weight has the shape \[\d+, \d+\], but .* has it as"),
+        ({}, {f"{LAYER}.rotary_emb.inv_freq": torch.ones(4)}, r"layers\.1\.rotary_emb\.inv_freq has no place"),
+        ({}, {f"{LAYER}.mlp.up_proj.weight": None}, r"layers\.1\.mlp\.up_proj\.weight of .* is missing"),
+        ({}, {f"{LAYER}.self_attn.k_proj.weight": torch.bfloat16}, r"k_proj.* in torch\.bfloat16 and .*q_proj"),
+        ({}, {f"{LAYER}.mlp.down_proj.weight": torch.bfloat16}, r"down_proj.* in torch\.bfloat16, but other tensors"),
+    ],
+)
+def test_what_megatron_cannot_hold_is_named_before_anything_is_written(
+    config: dict[str, Any], weights: dict[str, Any], message: str, source: Path
+) -> None:
+    _set_config(source, **config)
     state = _state(source)
-    del state["model.layers.1.mlp.up_proj.weight"]
-    safetensors.torch.save_file(state, source / "model.safetensors")
-    with pytest.raises(ValueError, match=r"the tensor model\.layers\.1\.mlp\.up_proj\.weight of .* is missing"):
+    changed = {
+        name: state[name].to(value) if isinstance(value, torch.dtype) else value for name, value in weights.items()
+    }
+    kept = {name: value for name, value in (state | changed).items() if value is not None}
+    safetensors.torch.save_file(kept, source / "model.safetensors")
+    with pytest.raises(ValueError, match=message):
         _to_megatron(source)
-
-
-def test_a_tensor_of_another_shape_is_named(source: Path) -> None:
-    _set_config(source, intermediate_size=128)
-    with pytest.raises(ValueError, match=r"mlp\.\w+\.weight has the shape \[\d+, \d+\], but .* has it as"):
-        _to_megatron(source)
-
-
-def test_a_mix_of_types_inside_one_tensor_of_megatron_is_named(source: Path) -> None:
-    state = _state(source)
-    name = "model.layers.1.self_attn.k_proj.weight"
-    safetensors.torch.save_file(state | {name: state[name].bfloat16()}, source / "model.safetensors")
-    with pytest.raises(
-        ValueError, match=r"k_proj\.weight is in torch\.bfloat16 and .*q_proj\.weight in torch\.float32"
-    ):
-        _to_megatron(source)
-
-
-def test_a_mix_of_types_between_layers_is_named(source: Path) -> None:
-    state = _state(source)
-    name = "model.layers.1.mlp.down_proj.weight"
-    safetensors.torch.save_file(state | {name: state[name].bfloat16()}, source / "model.safetensors")
-    with pytest.raises(ValueError, match=r"layers\.1\.mlp\.down_proj\.weight is in torch\.bfloat16, but other tensors"):
-        _to_megatron(source)
-    _assert_nothing_was_written(source)
+    assert not (source.parent / "results").exists()
 
 
 def test_types_that_differ_between_tensors_are_kept(source: Path, tmp_path: Path) -> None:
@@ -134,17 +106,14 @@ def test_a_truncated_shard_is_named(source: Path, damage: Callable[[Path], None]
         _to_megatron(source)
 
 
-def test_a_truncated_distcp_file_is_named(there: Path, damage: Callable[[Path], None]) -> None:
-    damage(there / "release" / "__0_1.distcp")
-    with pytest.raises(ValueError, match=r"__0_1\.distcp is truncated"):
+@pytest.mark.parametrize("lost", [None, os.unlink], ids=["truncated", "missing"])
+def test_a_distcp_file_that_is_not_whole_is_named(
+    lost: Callable[[Path], None] | None, there: Path, damage: Callable[[Path], None]
+) -> None:
+    (lost or damage)(there / "release" / "__0_1.distcp")
+    with pytest.raises(ValueError, match=rf"__0_1\.distcp is {'missing' if lost else 'truncated'}"):
         write_as("huggingface", open_checkpoint(there), there.parent / "back", LARGE)
     assert not (there.parent / "back").exists()
-
-
-def test_a_missing_distcp_file_is_named(there: Path) -> None:
-    (there / "release" / "__0_1.distcp").unlink()
-    with pytest.raises(ValueError, match=r"__0_1\.distcp is missing"):
-        write_as("huggingface", open_checkpoint(there), there.parent / "back", LARGE)
 
 
 def test_a_changed_byte_is_noticed_by_the_manifest(source: Path, tmp_path: Path) -> None:
@@ -254,21 +223,25 @@ def test_a_tracker_cannot_name_a_folder_elsewhere(tmp_path: Path) -> None:
         weights_folder(tmp_path)
 
 
-def test_weights_of_another_model_than_the_config_says_are_named(there: Path) -> None:
-    _set_config(there, num_hidden_layers=3, layer_types=["full_attention"] * 3)
-    with pytest.raises(ValueError, match=r"holds decoder\.layers\.\S+ in the shape \[2, .*config\.json asks for \[3, "):
-        open_checkpoint(there)
-
-
-def test_a_tensor_of_megatron_that_the_config_has_no_place_for_is_named(there: Path) -> None:
-    _set_config(there, architectures=["LlamaForCausalLM"])
-    with pytest.raises(ValueError, match=r"holds the tensor decoder\.layers\.self_attention\.linear_qkv\.bias, which"):
-        open_checkpoint(there)
-
-
-def test_a_tensor_of_the_config_that_megatron_lacks_is_named(there: Path) -> None:
-    _set_config(there, tie_word_embeddings=False)
-    with pytest.raises(ValueError, match=r"lacks the tensor output_layer\.weight, .*\(lm_head\.weight\)"):
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (
+            {"num_hidden_layers": 3, "layer_types": ["full_attention"] * 3},
+            r"holds decoder\.layers\.\S+ in the shape \[2, .*config\.json asks for \[3, ",
+        ),
+        (
+            {"architectures": ["LlamaForCausalLM"]},
+            r"holds the tensor decoder\.layers\.self_attention\.linear_qkv\.bias, which",
+        ),
+        ({"tie_word_embeddings": False}, r"lacks the tensor output_layer\.weight, .*\(lm_head\.weight\)"),
+    ],
+)
+def test_weights_of_another_model_than_the_config_says_are_named(
+    config: dict[str, Any], message: str, there: Path
+) -> None:
+    _set_config(there, **config)
+    with pytest.raises(ValueError, match=message):
         open_checkpoint(there)
 
 

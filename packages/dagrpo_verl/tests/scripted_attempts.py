@@ -51,7 +51,7 @@ def _run(job: Mapping[str, Any]) -> list[Any]:
     OmegaConf.resolve(config)
     policy = own["ScriptedPolicy"](AutoTokenizer.from_pretrained(job["model"]), [turns for _, turns in job["scripts"]])
     rows = [{"index": index, "raw_prompt": []} for index, _ in job["scripts"]]
-    found = asyncio.run(own["attempted"](config, policy, rows))
+    found = asyncio.run(own["attempt"](config, policy, rows))
     return [
         [
             row["index"],

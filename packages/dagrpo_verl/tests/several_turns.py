@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tests.trainer import runs
+from tests.trainer import foreign_runs, runs
 
 from dagrpo.checkpoints.config import Checkpoint
 from dagrpo.checkpoints.convert import convert
 from dagrpo.checkpoints.tokenizers import load_tokenizer
+from dagrpo.config.overlay import merged
 from dagrpo.config.schema import parse
 from dagrpo.core.types import Row
 from dagrpo.data.schema import to_table
@@ -38,21 +39,16 @@ def run_in(folder: Path) -> TrainingRun:
     make_fresh(folder / "model", shape, torch.float32)
     convert(folder / "model", folder / "initial", Checkpoint())
     write_parquet(folder / "train.parquet", to_table([_row(number) for number in SCRIPTS]))
-    params = parse(
-        {
-            "rollout": {
-                "deterministic": False,
-                "dtype": "bfloat16",
-                "max_new_tokens": 120,
-                "agent": {"name": "tool_agent", "max_turns": 3, "max_tokens": 900},
-            },
-            "reward": {"components": {"accuracy": {}, "successful_call": {"weight": 0.25}}},
-            "training": {"dtype": "bfloat16", "prompts_per_step": 4, "backend": {"name": "verl"}},
-            "experiment": {"train": "gsm8k_tool", "evaluate": ["gsm8k"], "tasks": ["gsm8k", "gsm8k_tool"]},
-        }
-    )
+    agent = {"name": "tool_agent", "max_turns": 3, "max_tokens": 900}
+    changes = {
+        "rollout": {"max_new_tokens": 120, "agent": agent},
+        "reward": {"components": {"accuracy": {}, "successful_call": {"weight": 0.25}}},
+        "training": {"backend": {"name": "verl"}},
+        "experiment": {"train": "gsm8k_tool", "evaluate": ["gsm8k"], "tasks": ["gsm8k", "gsm8k_tool"]},
+    }
+    params = parse(merged(foreign_runs.CHANGES, changes))
     run = runs.training_run((folder / "initial", folder / "train.parquet"), folder / "state", folder / "out", 4)
-    return replace(run, rollout=params.rollout, training=params.training, reward=params.reward)
+    return replace(run, **foreign_runs.sections_of(params))
 
 
 def _row(number: int) -> Row:

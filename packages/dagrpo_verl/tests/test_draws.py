@@ -27,7 +27,11 @@ def draw(folder: Path, step: int, *rows: int, **fields: Any) -> None:
 
 
 def compared(folder: Path, planned: Path | None, finished: int = 0) -> Comparison:
-    return Comparison(planned, folder / "draws", samples=SAMPLES, max_excluded=0.25, finished=finished)
+    comparison = Comparison(
+        planned=planned, log=folder / "draws", samples=SAMPLES, max_excluded=0.25, finished=finished
+    )
+    comparison.forget_later_steps()
+    return comparison
 
 
 def test_steps_with_all_responses_pass_in_any_order_from_several_processes(planned: Path, tmp_path: Path) -> None:
@@ -71,7 +75,7 @@ def test_lost_responses_of_a_step_with_a_checkpoint_are_an_error_at_every_start(
 def test_a_response_that_cannot_be_graded_is_an_error_also_without_a_plan(tmp_path: Path) -> None:
     draw(tmp_path, 1, 3, error="no such row")
     comparison = compared(tmp_path, None, finished=1)
-    with pytest.raises(UserError, match=r"step 1 cannot be graded: no such row\. When that is mended, remove "):
+    with pytest.raises(UserError, match=r"step 1 cannot be graded: no such row\. After fixing it, remove "):
         comparison.require_graded()
 
 

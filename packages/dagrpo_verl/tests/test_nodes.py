@@ -1,66 +1,37 @@
 """verl's and Ray's stand-ins on two hosts: the policy of one host, and an end in bounded time when one is gone."""
 
-import json
-import signal
 import sys
-import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.hosts import SECONDS, Host, launched, two_hosts, wait_for
-from tests.trainer import foreign_runs
+from tests.hosts import two_hosts
+from tests.trainer import foreign_hosts, foreign_runs
 
 from dagrpo.config.overlay import merged
 from dagrpo.core.errors import TransientError, UserError
 from dagrpo.trainer.foreign.nodes import Nodes
 from dagrpo.utils.distributed import single_process
-from dagrpo.utils.manifest import MANIFEST
-from dagrpo.utils.tables import read_parquet
 from dagrpo_verl import cluster
-from dagrpo_verl.cluster import Cluster, access, head_of, joining, ray_over
+from dagrpo_verl.cluster import Cluster, access, ray_over
 from dagrpo_verl.cluster_check import absent
 
 CHANGES: dict[str, Any] = {
     "training": {"backend": {"name": "verl"}},
     "runtime": {"backend": {"silent_minutes": 3}},
 }
-ON_TWO = merged(CHANGES, {"runtime": {"nodes": 2, "training": {"processes": 1}}})
-
-
-@pytest.fixture
-def hosts() -> Iterator[tuple[Host, Host]]:
-    with two_hosts() as both:
-        yield both
-
-
-def command(folder: Path) -> list[str]:
-    return [foreign_runs.__file__, str(folder), json.dumps(ON_TWO)]
 
 
 @pytest.mark.nightly
 def test_two_hosts_leave_the_policy_of_one_host_also_after_one_was_killed(
-    hosts: tuple[Host, Host], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", foreign_runs.path_with("verl"))
-    (tmp_path / "one").mkdir()
-    alone = foreign_runs.run_in(tmp_path / "one", CHANGES)
-    foreign_runs.train(alone)
-    run = foreign_runs.run_in(tmp_path, ON_TWO)
-    first, _ = launched(hosts, tmp_path, command(tmp_path), STAND_IN_HANGS_AFTER="3")
-    wait_for(run.state / "checkpoints/global_step_2/actor/fsdp_config.json")
-    time.sleep(2)  # into the third step, after which it hangs
-    hosts[1].kill()
-    first.terminate()  # as `srun` does when a task has ended
-    said, _ = first.communicate(timeout=SECONDS)
-    assert first.returncode == 128 + signal.SIGTERM, said
-    again, other = launched(hosts, tmp_path, command(tmp_path))
-    said, _ = again.communicate(timeout=SECONDS)
-    assert (again.returncode, other.wait(SECONDS)) == (0, 0), said
-    assert (run.policy / MANIFEST).read_bytes() == (alone.policy / MANIFEST).read_bytes()
-    assert read_parquet(run.metrics).to_pydict() == read_parquet(alone.metrics).to_pydict()
+    changes = merged(CHANGES, foreign_hosts.ON_TWO)
+    with two_hosts() as hosts:
+        foreign_hosts.lose_last(hosts, tmp_path, changes, "global_step_2/actor/fsdp_config.json", hangs_after=3)
+        foreign_hosts.require_policy_of_one_host(hosts, tmp_path, CHANGES)
 
 
 def cluster_in(folder: Path, patience: float = 5.0) -> Cluster:
@@ -73,14 +44,6 @@ def cluster_in(folder: Path, patience: float = 5.0) -> Cluster:
         logs=(str(folder / "head.log"), str(folder / "other.log")),
         folder=folder,
     )
-
-
-def test_a_head_and_the_nodes_that_join_it_have_their_own_addresses(tmp_path: Path) -> None:
-    head = head_of("127.0.0.1", cluster_in(tmp_path))
-    other = joining(1, "127.0.0.2", cluster_in(tmp_path), "127.0.0.1:6379")
-    assert {"--head", "--node-ip-address=127.0.0.1", "--port=0", "--num-gpus=8", "--num-cpus=4"} <= {*head.command}
-    assert {"--address=127.0.0.1:6379", "--node-ip-address=127.0.0.2"} <= {*other.command}
-    assert other.log == str(tmp_path / "other.log")
 
 
 def test_two_nodes_on_one_machine_are_there_when_both_have_joined() -> None:

@@ -7,7 +7,6 @@ import hashlib
 import json
 import os
 import subprocess
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +16,12 @@ import yaml
 from docs.site.pages import trains_with
 from packages.dagrpo_verl.tests import lora_checkpoint, scripted_attempts, several_turns, with_pictures
 from safetensors.torch import load_file
-from tests.trainer import picture_runs, runs
+from tests.trainer import foreign_runs, picture_runs, runs
 
 from dagrpo.checkpoints.source import open_as
+from dagrpo.config.overlay import merged
 from dagrpo.config.places import ROOT
 from dagrpo.config.presets import composed
-from dagrpo.config.schema import parse
 from dagrpo.config.scripts.table import presets
 from dagrpo.models.fresh import make_fresh
 from dagrpo.trainer.config.lora import Lora
@@ -60,28 +59,28 @@ def python() -> str:
     return path
 
 
+def check(python: str, folder: Path, changes: dict[str, Any], settings: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Have verl check a run of ten problems in steps of four prompts, and return what it finds."""
+    backend = {"training": {"backend": {"name": "verl"}}, "runtime": {"backend": {"python": python}}}
+    run = foreign_runs.run_in(folder, merged(backend, changes))
+    files = running.files_of(run, write_inputs(run, folder), folder)
+    running.check(run, configuration(run, settings or {}, run.seed, files), folder)
+    return read_json(folder / FINDINGS)
+
+
+def printed(*command: str) -> str:
+    """Return the last line that a program prints."""
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()[-1]
+
+
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_verl_accepts_the_configuration_and_grades_by_our_process(
     algorithm: dict[str, Any], python: str, tmp_path: Path
 ) -> None:
-    params = parse(
-        {
-            "rollout": {"deterministic": False, "dtype": "bfloat16"},
-            "algorithm": algorithm,
-            "training": {"dtype": "bfloat16", "prompts_per_step": 4, "mini_batches": 2, "backend": {"name": "verl"}},
-        }
-    )
-    run = runs.training_run(runs.make_inputs(tmp_path), tmp_path / "state", tmp_path / "out", 4)
-    run = replace(
-        run, rollout=params.rollout, algorithm=params.algorithm, training=params.training, reward=params.reward
-    )
-    files = running.files_of(run, write_inputs(run, tmp_path / "state"), tmp_path / "state")
     settings = {"actor_rollout_ref.rollout.gpu_memory_utilization": 0.6}
-    running._check(python, configuration(run, settings, run.seed, files), tmp_path / "state")
-    found = read_json(tmp_path / "state" / FINDINGS)
+    found = check(python, tmp_path, {"algorithm": algorithm, "training": {"mini_batches": 2}}, settings)
     assert found["rows"] == 10
-    planned = (tmp_path / "state" / running.PLANNED).read_text()
-    assert hashlib.sha256(planned.encode()).hexdigest() == found["draws"]
+    assert hashlib.sha256((tmp_path / running.PLANNED).read_bytes()).hexdigest() == found["draws"]
     assert found["graded"] == {"reward": 0.0, "acc": 0.0, "accuracy": 0.0}
 
 
@@ -90,22 +89,10 @@ def test_verls_trainer_draws_the_prompts_of_the_plan_through_a_stop(
     workers: int, resumed_after: int, python: str, tmp_path: Path
 ) -> None:
     """Ten rows in steps of four: epochs end after two steps, with two rows left."""
-    params = parse(
-        {
-            "rollout": {"deterministic": False, "dtype": "bfloat16"},
-            "training": {"dtype": "bfloat16", "steps": 9, "prompts_per_step": 4, "backend": {"name": "verl"}},
-        }
-    )
-    run = runs.training_run(runs.make_inputs(tmp_path), tmp_path / "state", tmp_path / "out", 4)
-    run = replace(run, rollout=params.rollout, training=params.training)
-    files = running.files_of(run, write_inputs(run, tmp_path / "state"), tmp_path / "state")
-    settings = {"data.dataloader_num_workers": workers}
-    running._check(python, configuration(run, settings, run.seed, files), tmp_path / "state")
-    planned = [json.loads(line) for line in (tmp_path / "state" / running.PLANNED).read_text().splitlines()]
-    configured = tmp_path / f"state/{running.CONFIGURATION}.yaml"
-    command = [python, DRAWING, str(configured), str(len(planned)), str(resumed_after)]
-    drawn = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()[-1]
-    assert json.loads(drawn) == planned
+    check(python, tmp_path, {"training": {"steps": 9}}, {"data.dataloader_num_workers": workers})
+    planned = [json.loads(line) for line in (tmp_path / running.PLANNED).read_text().splitlines()]
+    configured = tmp_path / f"{running.CONFIGURATION}.yaml"
+    assert json.loads(printed(python, DRAWING, str(configured), str(len(planned)), str(resumed_after))) == planned
     assert len(planned) == 9
 
 
@@ -113,26 +100,10 @@ def test_verls_trainer_draws_the_prompts_of_the_plan_through_a_stop(
 def test_dynamic_sampling_trains_on_the_groups_that_verls_own_buffer_finds_to_differ(
     spread_of: str, expected: list[int], python: str, tmp_path: Path
 ) -> None:
-    params = parse(
-        {
-            "rollout": {"deterministic": False, "dtype": "bfloat16"},
-            "training": {
-                "dtype": "bfloat16",
-                "prompts_per_step": 2,
-                "samples_per_prompt": 2,
-                "dynamic_sampling": {"max_rounds": 1000, "spread_of": spread_of},
-                "backend": {"name": "verl"},
-            },
-        }
-    )
-    run = runs.training_run(runs.make_inputs(tmp_path), tmp_path / "state", tmp_path / "out", 4)
-    run = replace(run, rollout=params.rollout, training=params.training)
-    files = running.files_of(run, write_inputs(run, tmp_path / "state"), tmp_path / "state")
-    found = running._check(python, configuration(run, {}, run.seed, files), tmp_path / "state")
-    assert found["draws"] is None  # they depend on rewards
-    configured = tmp_path / f"state/{running.CONFIGURATION}.yaml"
-    printed = subprocess.run([python, FILTERING, str(configured)], capture_output=True, text=True, check=True).stdout
-    assert json.loads(printed.splitlines()[-1]) == expected
+    sampling = {"max_rounds": 1000, "spread_of": spread_of}
+    changes = {"training": {"prompts_per_step": 2, "samples_per_prompt": 2, "dynamic_sampling": sampling}}
+    assert check(python, tmp_path, changes)["draws"] is None  # they depend on rewards
+    assert json.loads(printed(python, FILTERING, str(tmp_path / f"{running.CONFIGURATION}.yaml"))) == expected
 
 
 COMPOSING = """
@@ -141,7 +112,6 @@ check = runpy.run_path(sys.argv[1])
 for name, overrides in json.load(open(sys.argv[2])).items():
     try:
         config = check["composed"](overrides)
-        check["require_names"](config)
         check["require_valid"](config)
     except check["Refused"] as refused:
         print("refused:", name, refused)
@@ -185,16 +155,13 @@ def shows_pictures(python: str) -> str:
 def test_verls_own_data_set_and_agent_loop_make_the_tokens_of_our_prompts_with_pictures(
     family: str, shows_pictures: str, tmp_path: Path
 ) -> None:
-    run = with_pictures.run_in(tmp_path, family)
-    folder = tmp_path / "state"
+    run, folder = with_pictures.run_in(tmp_path, family, shows_pictures), tmp_path / "state"
     inputs = write_inputs(run, folder)
-    running._check(shows_pictures, configuration(run, {}, run.seed, running.files_of(run, inputs, folder)), folder)
+    running.check(run, configuration(run, {}, run.seed, running.files_of(run, inputs, folder)), folder)
     write_parquet(tmp_path / "shown.parquet", with_pictures.rows_of_verl(inputs.rows))
     configured = folder / f"{running.CONFIGURATION}.yaml"
     command = [shows_pictures, SHOWING, composition.__file__, str(configured), str(tmp_path / "shown.parquet")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-4000:]
-    theirs = {each["index"]: each for each in json.loads(done.stdout.splitlines()[-1])}
+    theirs = {each["index"]: each for each in json.loads(printed(*command))}
     assert sorted(theirs) == [0, 1, 2, 3]
     for prompt in inputs.prompts[:4]:
         assert theirs[prompt.index]["prompt"] == list(prompt.token_ids)
@@ -235,7 +202,6 @@ def short(name: str) -> str:
 
 
 def test_the_stand_in_has_the_keys_of_verl(python: str) -> None:
-    code = "import verl, pathlib; print(pathlib.Path(verl.__file__).parent)"
-    folder = Path(subprocess.run([python, "-c", code], capture_output=True, text=True, check=True).stdout.split()[-1])
+    folder = Path(printed(python, "-c", "import verl, pathlib; print(pathlib.Path(verl.__file__).parent)"))
     theirs = yaml.safe_load((folder / "trainer/config/_generated_ppo_trainer.yaml").read_text())
     assert json.dumps(yaml.safe_load(STAND_IN.read_text())) == json.dumps(theirs)

@@ -16,10 +16,14 @@ def test_hydra_reads_a_folder_of_any_name() -> None:
     assert found == {"hydra.run.dir": str(FOLDER), "hydra.output_subdir": None}
 
 
-@pytest.mark.parametrize("value", ["\\d", "a\\", 'a "b"', '\\"', "~", ""])
-def test_hydra_reads_a_text_as_it_is(value: str) -> None:
+@pytest.mark.parametrize("value", ["\\d", "a\\", 'a "b"', '\\"', "C:\\d\\\\", "~", "", [1, "b", None, True]])
+def test_hydra_reads_a_value_as_it_is(value: object) -> None:
     [found] = OverridesParser.create().parse_overrides([override("a", value)])
     assert found.value() == value
+
+
+def test_a_key_that_verls_schema_leaves_open_is_added() -> None:
+    assert override("actor_rollout_ref.rollout.custom.c", ["d"]) == '++actor_rollout_ref.rollout.custom.c=["d"]'
 
 
 def test_verl_starts_its_own_ray(monkeypatch: pytest.MonkeyPatch) -> None:

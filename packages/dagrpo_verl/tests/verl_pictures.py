@@ -39,9 +39,9 @@ def main(check: str, configuration: str, path: str) -> None:
     model, policy = config.actor_rollout_ref.model.path, Recorder()
     data = create_rl_dataset(path, config.data, hf_tokenizer(model), hf_processor(model), is_train=True)
     rows = [data[place] for place in range(FIRST)]
-    attempted = runpy.run_path(check)["attempted"]
+    attempt = runpy.run_path(check)["attempt"]
     for row in rows:  # one after the other, as they are asked
-        asyncio.run(attempted(config, policy, [row]))
+        asyncio.run(attempt(config, policy, [row]))
     prompts = [
         {
             "index": int(row["index"]),

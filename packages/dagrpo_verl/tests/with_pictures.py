@@ -8,9 +8,10 @@ from typing import Any
 
 import pyarrow as pa
 from PIL import Image
-from tests.trainer import picture_runs
+from tests.trainer import foreign_runs, picture_runs
 
 from dagrpo.checkpoints.tokenizers import load_tokenizer
+from dagrpo.config.overlay import merged
 from dagrpo.config.schema import parse
 from dagrpo.models.pictures import PictureProcessor, processor_of
 from dagrpo.rollout.prompts import PromptRenderer, read_split
@@ -23,24 +24,16 @@ from dagrpo_verl import running
 SCRIPTS = {0: ["#### 1"], 1: ["#### 1"], 2: ["#### 3"], 3: ["4<|vision_start|>#### 4"]}
 
 
-def run_in(folder: Path, family: str) -> TrainingRun:
-    """Return a run of ten problems, three in four with pictures."""
-    params = parse(
-        {
-            "rollout": {"deterministic": False, "dtype": "bfloat16", "max_new_tokens": 20},
-            "training": {
-                "dtype": "bfloat16",
-                "steps": 2,
-                "prompts_per_step": 4,
-                "max_prompt_tokens": 64,
-                "backend": {"name": "verl"},
-            },
-        }
-    )
+def run_in(folder: Path, family: str, python: str | None = None) -> TrainingRun:
+    """Return a run of ten problems, three in four with pictures. `python`: that of verl."""
+    changes = {
+        "rollout": {"max_new_tokens": 20},
+        "training": {"steps": 2, "max_prompt_tokens": 64, "backend": {"name": "verl"}},
+        "runtime": {"backend": {"python": python}},
+    }
+    params = parse(merged(foreign_runs.CHANGES, changes))
     run = picture_runs.training_run(picture_runs.make_inputs(folder, family), folder / "out", 4, "trained")
-    return replace(
-        run, rollout=params.rollout, training=params.training, algorithm=params.algorithm, reward=params.reward
-    )
+    return replace(run, **foreign_runs.sections_of(params))
 
 
 def sizes(files: Sequence[bytes]) -> list[list[int]]:

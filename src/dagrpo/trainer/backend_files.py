@@ -11,13 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import torch
 
-from dagrpo.checkpoints.manifest import read_manifest
+from dagrpo.checkpoints.source import open_tensors
+from dagrpo.checkpoints.store import save_weights
+from dagrpo.checkpoints.tensors import CastTensors, Tensors
 from dagrpo.core.errors import TransientError, UserError
 from dagrpo.evaluation.held_out_table import HELD_OUT
 from dagrpo.trainer.run import Report, TrainingRun
 from dagrpo.utils.files import write_json
-from dagrpo.utils.manifest import MANIFEST
 from dagrpo.utils.tables import write_parquet
 from dagrpo.utils.watched_process import WatchedProcess
 
@@ -124,11 +126,25 @@ def run_program(command: Sequence[str], metrics: Path, log: Path, report: Report
 
 
 def take_checkpoint(run: TrainingRun, folder: Path) -> None:
-    """Write the trained checkpoint of `run` from a folder in the Hugging Face layout, in the format of the initial one."""
-    from dagrpo.checkpoints.convert import write_as
-    from dagrpo.checkpoints.source import open_checkpoint
+    """Write the weights in a folder, of the Hugging Face layout or another known one, as the policy."""
+    take_weights(run, open_tensors(folder), folder)
 
-    write_as(read_manifest(run.initial / MANIFEST).format, open_checkpoint(folder), run.policy, SHARD_BYTES)
+
+def take_weights(run: TrainingRun, trained: Tensors, folder: Path) -> None:
+    """Write the trained weights as the policy: files and format of the initial checkpoint, and its dtype.
+
+    `saved_in` of the run's facts is the dtype that they had. Raises UserError if `trained`, which is in `folder`, has other tensors.
+    """
+    initial = open_tensors(run.initial)
+    shapes = {name: spec.shape for name, spec in trained.specs.items()}
+    if shapes != {name: spec.shape for name, spec in initial.specs.items()}:
+        odd = sorted(set(shapes) ^ set(initial.specs)) or sorted(shapes)
+        raise UserError(f"{folder} has other tensors than the initial checkpoint, such as {odd[0]}.")
+    floating = {spec.dtype for spec in initial.specs.values() if spec.dtype.is_floating_point}
+    dtype = next(iter(floating), torch.float32)
+    saved = {str(spec.dtype).removeprefix("torch.") for spec in trained.specs.values()}
+    run.facts["saved_in"] = ", ".join(sorted(saved))
+    save_weights(CastTensors(trained, dtype), dtype, run.initial, run.policy)
 
 
 def write_tables(run: TrainingRun, metrics: Sequence[Metrics]) -> None:

@@ -1,8 +1,10 @@
 """Files of another trainer: its checkpoints, its lines, its check, its weights."""
 
+import math
+import subprocess
 import sys
-import time
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -12,9 +14,9 @@ from tests.trainer import runs
 from dagrpo.checkpoints.source import open_tensors
 from dagrpo.checkpoints.tensors import CastTensors
 from dagrpo.core.errors import TransientError, UserError
-from dagrpo.trainer.backend_files import Program
+from dagrpo.trainer.backend_files import Program, take_weights
 from dagrpo.trainer.foreign import files
-from dagrpo.trainer.foreign.files import LATEST, checked, latest, take_weights
+from dagrpo.trainer.foreign.files import LATEST, latest, own_module, read_line, run_check
 from dagrpo.trainer.run import no_report
 
 
@@ -67,25 +69,40 @@ if os.fork() == 0:
 def test_a_last_line_that_a_network_file_system_shows_late_is_waited_for(
     patience: float, steps: int, tmp_path: Path
 ) -> None:
-    metrics, began = tmp_path / "metrics.jsonl", time.monotonic()
+    metrics = tmp_path / "metrics.jsonl"
     command = [sys.executable, "-c", LATE, str(metrics)]
     program = Program(command=command, metrics=metrics, log=tmp_path / "log", last_step=2, patience=patience)
     assert len(program.run(no_report)) == steps
-    assert time.monotonic() - began < 20, "no longer than for the line"
 
 
 def test_a_last_line_that_never_comes_is_waited_for_in_vain_and_not_at_all_after_a_fault(tmp_path: Path) -> None:
-    metrics, began = tmp_path / "metrics.jsonl", time.monotonic()
-    given: dict[str, Any] = {"metrics": metrics, "log": tmp_path / "log", "last_step": 2}
+    given: dict[str, Any] = {"metrics": tmp_path / "metrics.jsonl", "log": tmp_path / "log", "last_step": 2}
     assert Program(command=[sys.executable, "-c", ""], patience=0.5, **given).run(no_report) == []
-    with pytest.raises(TransientError, match="ended with exit code 3"):
-        Program(command=[sys.executable, "-c", "raise SystemExit(3)"], patience=60.0, **given).run(no_report)
-    assert time.monotonic() - began < 30
+    with pytest.raises(TransientError):
+        Program(command=[sys.executable, "-c", "raise SystemExit(3)"], patience=math.inf, **given).run(no_report)
 
 
 def test_a_check_that_does_not_end_is_an_error_with_its_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "CHECK_SECONDS", 0.2)
     program = tmp_path / "check.py"
     program.write_text("import time; time.sleep(60)")
+    run = runs.training_run((tmp_path, tmp_path), tmp_path, tmp_path, 1)
     with pytest.raises(UserError, match=r"verl's own code has not ended within .* see .*check\.log"):
-        checked(sys.executable, str(program), {}, tmp_path, "verl")
+        run_check(run, str(program), {}, tmp_path, "verl")
+
+
+def test_a_trainer_runs_our_module_with_the_users_own_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Code of a study is on our import path, and not on that of the trainer's environment."""
+    (tmp_path / "own_reward.py").write_text("VALUE = 0.5\n")
+    (tmp_path / "own_grading.py").write_text("import sys\nimport own_reward\nprint(own_reward.VALUE, sys.argv[1])\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    command = own_module(ModuleType("own_grading"), tmp_path / "job.json")
+    done = subprocess.run(command, env={"PYTHONPATH": "/elsewhere"}, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["0.5", str(tmp_path / "job.json")]
+
+
+def test_a_null_in_a_line_is_nan_and_keeps_its_column() -> None:
+    line = {"step": 3, "data": {"actor/lr": 0.5, "grad": None, "note": "x"}}
+    step, found = read_line(line, same={"actor/lr": "rate"}, trainer="verl")
+    assert (step, found["rate"], sorted(found)) == (3, 0.5, ["rate", "verl/grad"])
+    assert math.isnan(found["verl/grad"])

@@ -1,28 +1,40 @@
-"""GRPO recipes of Megatron-LM's examples/rl: GPUs, layout and figures.
+"""GRPO recipes of Megatron-LM's examples/rl: GPUs, layout and figures, from recipes.yaml.
 
-The figures are those of that folder's README.md and model_configs. Arguments that the model itself dictates (sizes, rotary base,
-epsilon) are read from config.json instead. `recipe_script` writes a recipe as a command line.
+Arguments that the model itself dictates (sizes, rotary base, epsilon) are read from config.json instead. `recipe_script` writes a
+recipe as a command line.
 """
 
 import difflib
+from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
 
 from dagrpo.core.errors import UserError
 from dagrpo_megatron.config import ModelConfig
-from dagrpo_megatron.published_models import (
-    LLAMA31_8B,
-    QWEN3_4B,
-    QWEN3_8B,
-    QWEN3_30B_A3B,
-    QWEN3_32B,
-    QWEN25_3B,
-    QWEN25_32B,
-    QWEN25_MATH_7B,
-    R1_DISTILL_QWEN_7B,
-    PublishedModel,
-)
 
 GPUS_PER_NODE = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedModel:
+    """Model of a recipe, identified by its architecture and sizes. `tokenizer` is a name on the hub."""
+
+    architecture: str
+    layers: int
+    hidden: int
+    ffn: int
+    heads: int
+    groups: int
+    experts: int = 0
+    tokenizer: str
+
+    def has_sizes_of(self, config: ModelConfig) -> bool:
+        """Return True for this model or one that was trained from it: the vocabulary may differ."""
+        sizes = ("layers", "hidden", "ffn", "heads", "groups", "experts")
+        same = all(getattr(self, size) == getattr(config.shape, size) for size in sizes)
+        return same and self.architecture in config.family.architectures
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +48,7 @@ class Recipe:
     name: str
     model: PublishedModel
     nodes: int
-    tensor: int
+    tensor: int = 1
     expert: int = 1
     environment: str | None = None
     prompts: int = 64
@@ -57,145 +69,13 @@ class Recipe:
     more: tuple[str, ...] = ()
 
 
-_RECOMPUTE = ("--recompute-granularity selective", "--recompute-activations")
-_PACKING = ("--rl-use-sequence-packing", "--rl-sequence-packing-algo fifo")
-_BALANCED_EXPERTS = (
-    "--moe-token-dispatcher-type alltoall",
-    "--moe-router-load-balancing-type aux_loss",
-    "--moe-aux-loss-coeff 0.001",
-)
-_DAPO = "dapo.yaml"
+def _read(path: Path) -> Iterator[Recipe]:
+    for given in yaml.safe_load(path.read_text(encoding="utf-8"))["recipes"]:
+        more = tuple(given.pop("more", ()))
+        yield Recipe(model=PublishedModel(**given.pop("model")), more=more, **given)
 
 
-def _of_qwen3(
-    name: str,
-    model: PublishedModel,
-    length: int,
-    *,
-    tensor: int = 1,
-    expert: int = 1,
-    save: int = 16,
-    more: tuple[str, ...],
-) -> Recipe:
-    """Return a recipe for Qwen3, with the values that its four runs share."""
-    return Recipe(
-        name=name,
-        model=model,
-        nodes=1,
-        tensor=tensor,
-        expert=expert,
-        batch=256,
-        length=length,
-        requests=32,
-        minimum_learning_rate=1e-7,
-        weight_decay=0.01,
-        adam_beta2=0.999,
-        save_interval=save,
-        more=more,
-    )
-
-
-# Where several are for one model, the first is the one that a conversion writes without being asked.
-RECIPES = (
-    Recipe(
-        name="qwen_2p5_32b_dapo",
-        model=QWEN25_32B,
-        nodes=8,
-        tensor=8,
-        environment=_DAPO,
-        length=12_000,
-        requests=32,
-        clamp_upper=0.28,
-        more=_RECOMPUTE,
-    ),
-    Recipe(
-        name="qwen_2p5_32b",
-        model=QWEN25_32B,
-        nodes=8,
-        tensor=8,
-        prompts=32,
-        batch=512,
-        length=12_000,
-        more=_RECOMPUTE,
-    ),
-    Recipe(
-        name="qwen_2p5_3b_dapo",
-        model=QWEN25_3B,
-        nodes=2,
-        tensor=2,
-        environment=_DAPO,
-        length=8192,
-        more=_PACKING,
-    ),
-    Recipe(
-        name="qwen_2p5_3b",
-        model=QWEN25_3B,
-        nodes=2,
-        tensor=2,
-        prompts=32,
-        batch=512,
-        length=8192,
-        more=_PACKING,
-    ),
-    Recipe(
-        name="qwen_2p5_math_7b_dapo",
-        model=QWEN25_MATH_7B,
-        nodes=2,
-        tensor=1,
-        environment=_DAPO,
-        micro_batch=2,
-        length=4096,
-    ),
-    Recipe(
-        name="qwen_2p5_math_7b",
-        model=QWEN25_MATH_7B,
-        nodes=2,
-        tensor=1,
-        prompts=32,
-        batch=512,
-        micro_batch=2,
-        length=4096,
-    ),
-    Recipe(
-        name="qwen_2p5_distill_7b",
-        model=R1_DISTILL_QWEN_7B,
-        nodes=2,
-        tensor=2,
-        prompts=128,
-        group_size=8,
-        length=8192,
-    ),
-    _of_qwen3("qwen3_4b", QWEN3_4B, 32_768, more=(*_RECOMPUTE, "--recompute-modules core_attn")),
-    _of_qwen3("qwen3_8b", QWEN3_8B, 32_768, more=(*_RECOMPUTE, "--recompute-modules core_attn")),
-    _of_qwen3("qwen3_32b", QWEN3_32B, 8192, tensor=4, more=(*_RECOMPUTE, "--recompute-modules core_attn")),
-    _of_qwen3("qwen3_30b_a3b_moe", QWEN3_30B_A3B, 8192, tensor=4, expert=2, save=20, more=_BALANCED_EXPERTS),
-    Recipe(
-        name="llama3p1_8b_instruct_dapo",
-        model=LLAMA31_8B,
-        nodes=4,
-        tensor=8,
-        environment=_DAPO,
-        length=8192,
-        learning_rate=3e-7,
-        weight_decay=0.1,
-        more=_PACKING,
-    ),
-    Recipe(
-        name="llama3p1_8b_instruct_openmath",
-        model=LLAMA31_8B,
-        nodes=4,
-        tensor=8,
-        environment="openmathinstructv2.yaml",
-        group_size=32,
-        batch=512,
-        length=4096,
-        kl_beta=0.01,
-        learning_rate=3e-7,
-        warmup_samples=5120,
-        weight_decay=0.1,
-        more=_PACKING,
-    ),
-)
+RECIPES = tuple(_read(Path(__file__).with_name("recipes.yaml")))
 
 
 def recipe_named(name: str) -> Recipe:

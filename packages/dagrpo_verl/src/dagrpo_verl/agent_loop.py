@@ -76,6 +76,8 @@ class AttemptProcess:
                 message = json.loads(line)
                 if message["attempt"] in self._lines:
                     self._lines[message["attempt"]].put_nowait(message)
+        except ValueError:  # no line of JSON
+            pass
         finally:
             self._process = None
             for lines in self._lines.values():
@@ -87,14 +89,13 @@ class AttemptProcess:
         self._process.stdin.write(json.dumps(message).encode() + b"\n")
 
 
-_PROCESSES: dict[
-    tuple[str, ...], AttemptProcess
-] = {}  # one for all loops of a worker of verl, which makes a loop per attempt
+# One for all loops of a worker of verl, which makes a loop per attempt.
+_PROCESSES: dict[tuple[str, ...], AttemptProcess] = {}
 
 
 @register(NAME)
 class DagrpoAgentLoop(AgentLoopBase):  # type: ignore[misc]
-    """Loop whose turns, tools, users and reward are those of a process of dagrpo; the policy's tokens are of verl's servers."""
+    """Agent loop: a process of dagrpo runs turns, tools, users and grading, verl's servers sample the tokens."""
 
     async def run(self, sampling_params: dict[str, Any], **row: Any) -> list[Any]:
         """Return the sequences of one attempt, with its reward."""
@@ -129,12 +130,9 @@ class _Policy:
             image_data=self._pictures or None,
         )
         self._seconds += time.perf_counter() - started
+        # Versions of the weights, from the first turn to the last.
         last = {"max_global_steps": output.extra_fields.get("max_global_steps")}
-        self._fields = {
-            **output.extra_fields,
-            **self._fields,
-            **last,
-        }  # versions of the weights, from the first turn to the last
+        self._fields = {**output.extra_fields, **self._fields, **last}
         return {"tokens": output.token_ids, "logprobs": output.log_probs, "reason": output.stop_reason}
 
     def output(self, sample: Mapping[str, Any], done: Mapping[str, Any]) -> Any:

@@ -44,6 +44,7 @@ from dagrpo.trainer.config.runtime import Runtime
 from dagrpo.trainer.config.training import Training
 from dagrpo.trainer.run import AGENT
 from dagrpo.trainer.sampling.prompt_sampler import training_prompts
+from dagrpo.trainer.sampling.usable import require_no_dropped_calls
 from dagrpo.utils.files import read_json
 from dagrpo_verl.draws import DRAWS, DrawLog, Drawn
 
@@ -98,7 +99,7 @@ class Attempts:
         )
         try:
             trajectory = of_one_sequence(await self._agent.make_attempt(prompt, sample, session))
-            _require_sound(trajectory, step)
+            require_no_dropped_calls([trajectory], step)
             graded = (await asyncio.to_thread(grade, [trajectory], self._reward, self._grader))[0]
         except ServerError as error:  # verl's servers: verl decides what it means
             self._send(attempt=number, error=str(error))
@@ -107,7 +108,8 @@ class Attempts:
             await self._write(step, Drawn(index=index, error=reason))
             self._send(attempt=number, error=str(error))
         else:
-            await self._write(step, _drawn(trajectory))
+            fields = ("excluded", "learned", "stop_reason", "fault")
+            await self._write(step, Drawn(index=index, **{name: getattr(trajectory, name) for name in fields}))
             if trajectory.learned:
                 self._send(attempt=number, done=record(graded))
             else:
@@ -160,13 +162,6 @@ def _completion(answer: Mapping[str, Any], pictures: PromptPictures | None) -> C
     )
 
 
-def _require_sound(trajectory: Trajectory, step: int) -> None:
-    """Raise UserError for calls that the chat format lost."""
-    from dagrpo.trainer.sampling.usable import require_no_dropped_calls  # its package takes seconds
-
-    require_no_dropped_calls([trajectory], step)
-
-
 def of_one_sequence(trajectory: Trajectory) -> Trajectory:
     """Return an attempt, excluded if it is several sequences: verl would fill the batch up, and update again."""
     if (count := sum(sample.trained > 0 for sample in trajectory.samples)) <= 1:
@@ -176,16 +171,6 @@ def of_one_sequence(trajectory: Trajectory) -> Trajectory:
         "training.backend: {name: fsdp}"
     )
     return replace(trajectory, stop_reason=EXCLUDED, fault=fault)
-
-
-def _drawn(trajectory: Trajectory) -> Drawn:
-    return Drawn(
-        index=trajectory.prompt.row.index,
-        excluded=trajectory.excluded,
-        learned=trajectory.learned,
-        stop_reason=trajectory.stop_reason,
-        fault=trajectory.fault,
-    )
 
 
 def record(graded: GradedTrajectory) -> dict[str, Any]:
@@ -214,12 +199,8 @@ def main(path: Path) -> None:
     replies = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what libraries print is no reply
     job = read_json(path)
-    initial, rollout, reward = (
-        Path(job["initial"]),
-        Rollout.model_validate(job["rollout"]),
-        Reward.model_validate(job["reward"]),
-    )
-    tokenizer = load_tokenizer(initial)
+    initial, rollout = Path(job["initial"]), Rollout.model_validate(job["rollout"])
+    reward, tokenizer = Reward.model_validate(job["reward"]), load_tokenizer(initial)
     renderer = PromptRenderer(tokenizer, rollout, processor_of(initial))
     prompts = training_prompts(Path(job["train_split"]), renderer, Training.model_validate(job["training"]))
     env = AgentEnv(

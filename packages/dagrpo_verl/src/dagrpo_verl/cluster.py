@@ -45,7 +45,8 @@ def ray_over(nodes: Nodes, cluster: Cluster) -> Iterator[str]:
     head = head_of(nodes.addresses[0], cluster)
     with started(head) as process:
         place = f"{nodes.addresses[0]}:{_port_of(process, head, cluster.patience)}"
-        with nodes.beside([joining(node, nodes.addresses[node], cluster, place) for node in nodes.others]):
+        join = [f"--address={place}"]
+        with nodes.beside([start_of(node, nodes.addresses[node], cluster, join) for node in nodes.others]):
             _require_all(nodes, cluster, place)
             yield place
 
@@ -59,19 +60,14 @@ def access(folder: Path) -> dict[str, str]:
 
 def head_of(address: str, cluster: Cluster) -> Start:
     """Return what starts Ray's head. It takes a port and writes it into its folder: one that others know before could be theirs."""
-    client = (
-        f"--ray-client-server-port={free_port(address)}"  # not used; two heads of one machine cannot have the usual one
-    )
+    # The client's port is not used, but two heads of one machine cannot have the usual one.
+    client = f"--ray-client-server-port={free_port(address)}"
     words = ("--head", "--port=0", client, "--include-dashboard=false", "--disable-usage-stats")
-    return _start(0, address, cluster, words)
+    return start_of(0, address, cluster, words)
 
 
-def joining(node: int, address: str, cluster: Cluster, place: str) -> Start:
-    """Return what starts Ray on another node, which joins the head at `place`, an address and a port."""
-    return _start(node, address, cluster, [f"--address={place}"])
-
-
-def _start(node: int, address: str, cluster: Cluster, words: Sequence[str]) -> Start:
+def start_of(node: int, address: str, cluster: Cluster, words: Sequence[str]) -> Start:
+    """Return what starts Ray on a node. `words`: those that make it the head, or join it to one."""
     ray = [cluster.python, "-m", "ray.scripts.scripts", "start", f"--node-ip-address={address}"]
     cores = [] if cluster.cores is None else [f"--num-cpus={cluster.cores}"]
     return Start(

@@ -33,39 +33,20 @@ def composed(overrides: list[str]) -> Any:
             raise Refused(f"{error} {error.__cause__ or ''}".strip()) from error
 
 
-def require_names(config: Any) -> None:
-    """Raise Refused for a loss or an advantage that verl does not have, which it would notice in the first step."""
-    from verl.trainer.ppo.core_algos import get_adv_estimator_fn, get_policy_loss_fn
-
-    for look_up, name in (
-        (get_policy_loss_fn, config.actor_rollout_ref.actor.policy_loss.loss_mode),
-        (get_adv_estimator_fn, config.algorithm.adv_estimator),
-    ):
-        try:
-            look_up(name)
-        except (KeyError, ValueError) as error:
-            raise Refused(f"verl does not know {name}: {error}") from error
-
-
 def require_valid(config: Any) -> None:
-    """Raise Refused if verl's own validation does."""
+    """Raise Refused if verl's validation does, or if verl has no such loss or advantage, which it would notice in the first step."""
+    from verl.trainer.ppo.core_algos import get_adv_estimator_fn, get_policy_loss_fn
     from verl.trainer.ppo.utils import need_critic, need_reference_policy
     from verl.utils.config import omega_conf_to_dataclass, validate_config
 
     try:
+        get_policy_loss_fn(config.actor_rollout_ref.actor.policy_loss.loss_mode)
+        get_adv_estimator_fn(config.algorithm.adv_estimator)
         validate_config(config, need_reference_policy(config), need_critic(config))
         omega_conf_to_dataclass(config.actor_rollout_ref.rollout)
         omega_conf_to_dataclass(config.algorithm)
     except Exception as error:
         raise Refused(f"{type(error).__name__}: {error}") from error
-
-
-def read_rows(config: Any, tokenizer: Any) -> Any:
-    """Return the rows as verl reads them."""
-    from verl.trainer.ppo.utils import create_rl_dataset
-
-    most = config.data.get("train_max_samples", -1)
-    return create_rl_dataset(config.data.train_files, config.data, tokenizer, None, is_train=True, max_samples=most)
 
 
 def write_draws(config: Any, rows: Any, path: Path) -> str | None:
@@ -75,25 +56,23 @@ def write_draws(config: Any, rows: Any, path: Path) -> str | None:
     if not is_known or config.algorithm.filter_groups.enable:
         return None
     indices = [int(rows[place]["index"]) for place in range(len(rows))]
-    per_step = config.data.train_batch_size
-    batches = drawn(config, rows, config.data.get("gen_batch_size") or per_step)
-    digest = hashlib.sha256()
-    with path.open("w") as file:
-        for _ in range(config.trainer.total_training_steps):
-            places: list[int] = []
-            while len(places) < per_step:
-                places += next(batches)
-            line = json.dumps([indices[place] for place in places]) + "\n"
-            digest.update(line.encode())
-            file.write(line)
-    return digest.hexdigest()
+    batches, lines = draw(config, rows), []
+    for _ in range(config.trainer.total_training_steps):
+        places: list[int] = []
+        while len(places) < config.data.train_batch_size:
+            places += next(batches)
+        lines.append(json.dumps([indices[place] for place in places]) + "\n")
+    text = "".join(lines).encode()
+    path.write_bytes(text)
+    return hashlib.sha256(text).hexdigest()
 
 
-def drawn(config: Any, rows: Any, size: int) -> Iterator[list[int]]:
+def draw(config: Any, rows: Any) -> Iterator[list[int]]:
     """Yield the places of rows in batches, without end, by verl's sampler and data loader. With workers the order is another."""
     from torchdata.stateful_dataloader import StatefulDataLoader
     from verl.trainer.ppo.utils import create_rl_sampler
 
+    size = config.data.get("gen_batch_size") or config.data.train_batch_size
     loader = StatefulDataLoader(
         dataset=range(len(rows)),
         batch_size=size,
@@ -152,7 +131,7 @@ def require_pictures(worker: Any, sequence: Any, model: str) -> None:
     worker._compute_position_ids(ids[None], ones_like(ids)[None], inputs)
 
 
-async def attempted(config: Any, policy: Any, rows: Sequence[dict[str, Any]], step: int = 0) -> list[list[Any]]:
+async def attempt(config: Any, policy: Any, rows: Sequence[dict[str, Any]], step: int = 0) -> list[list[Any]]:
     """Return the sequences of an attempt at each row, by verl's worker of agent loops and the loop of the configuration.
 
     `step`: 0 for a check, which is no draw of the run.
@@ -174,7 +153,7 @@ async def attempted(config: Any, policy: Any, rows: Sequence[dict[str, Any]], st
     return list(await asyncio.gather(*attempts))
 
 
-def checked(job: dict[str, Any]) -> dict[str, Any]:
+def check(job: dict[str, Any]) -> dict[str, Any]:
     """Return the findings of all checks, after writing the configuration. Raises Refused."""
     try:
         import verl
@@ -182,20 +161,24 @@ def checked(job: dict[str, Any]) -> dict[str, Any]:
         raise Refused(f"{sys.executable} cannot import verl ({error})") from error
     from omegaconf import OmegaConf
     from transformers import AutoTokenizer
+    from verl.trainer.ppo.utils import create_rl_dataset
 
     if verl.__version__ != VERSION:
         raise Refused(f"verl is {verl.__version__}, and these keys are of {VERSION}")
     config = composed(job["overrides"])
-    require_names(config)
     require_valid(config)
     OmegaConf.resolve(config)
     Path(job["configuration"]).write_text(OmegaConf.to_yaml(config))
-    tokenizer = AutoTokenizer.from_pretrained(config.actor_rollout_ref.model.path, trust_remote_code=False)
-    rows = read_rows(config, tokenizer)
+    data, tokenizer = (
+        config.data,
+        AutoTokenizer.from_pretrained(config.actor_rollout_ref.model.path, trust_remote_code=False),
+    )
+    most = data.get("train_max_samples", -1)
+    rows = create_rl_dataset(data.train_files, data, tokenizer, None, is_train=True, max_samples=most)
     first = [rows[place] for place in range(min(TRIED, len(rows)))]
     policy = ScriptedPolicy(tokenizer, [[row["reward_model"]["ground_truth"]] for row in first])
     try:
-        [*_, sequence], *_ = asyncio.run(attempted(config, policy, first))
+        [*_, sequence], *_ = asyncio.run(attempt(config, policy, first))
     except Exception as error:
         raise Refused(f"its agent loop cannot make an attempt: {error}") from error
     return {
@@ -210,7 +193,7 @@ def main(path: Path) -> None:
     """Write the reply to a job."""
     job = json.loads(path.read_text())
     try:
-        reply = checked(job)
+        reply = check(job)
     except Refused as refused:
         reply = {"error": str(refused)}
     Path(job["reply"]).write_text(json.dumps(reply))

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import IO
 
 from dagrpo.core.errors import TransientError, UserError
+from dagrpo.trainer.sampling.usable import require_learnable
 from dagrpo.utils.files import remove
 
 DRAWS = "draws"  # the log's folder
@@ -57,28 +58,24 @@ class DrawLog:
             self._file.close()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """Comparison of the attempts of a run with the prompts that verl's own data loader drew before it, and with max_excluded.
+    """Comparison of a run's attempts with the prompts that verl's own data loader drew before it, and with max_excluded.
 
-    The steps up to `finished` are those of earlier executions, which have compared them; what is left of later ones is removed.
-    `patience`: most seconds until all that other nodes have written can be read.
+    The steps up to `finished` are those of earlier executions, which have compared them.
     """
 
-    def __init__(
-        self,
-        planned: Path | None,
-        log: Path,
-        *,
-        samples: int,
-        max_excluded: float,
-        finished: int,
-        patience: float = 0.0,
-    ) -> None:
-        self._planned = None if planned is None else planned.open()
-        self._log, self._samples, self._max_excluded, self._finished = log, samples, max_excluded, finished
-        self._patience = patience
+    planned: Path | None  # a line for each step; None: not known before
+    log: Path
+    samples: int  # of each prompt
+    max_excluded: float
+    finished: int
+    patience: float = 0.0  # most seconds until all that other nodes have written can be read
+
+    def forget_later_steps(self) -> None:
+        """Remove what is left of steps after `finished`, which are taken again."""
         for step in self._logged():
-            if step > finished:
+            if step > self.finished:
                 self._forget(step)
 
     def require(self, step: int) -> None:
@@ -88,42 +85,39 @@ class Comparison:
         missing in a step of which verl has a checkpoint; TransientError if they are missing in a later one, which is taken again.
         """
         self.require_graded()
-        planned = [] if self._planned is None else json.loads(self._planned.readline())
-        drawn = self._awaited(step, len(planned) * self._samples if step > self._finished else 0)
-        if drawn or step > self._finished:  # else it has been compared by an earlier execution
-            if drawn:
-                self._require_learnable(drawn, step)
-            if planned:
-                self._require_planned(Counter(each.index for each in drawn), Counter(planned), step)
-            self._forget(step)
+        planned = [] if self.planned is None else json.loads(self.planned.read_text().splitlines()[step - 1])
+        drawn = self._await(step, len(planned) * self.samples if step > self.finished else 0)
+        if drawn:
+            self._require_learnable(drawn, step)
+        if planned and (drawn or step > self.finished):  # else it has been compared by an earlier execution
+            self._require_planned(Counter(each.index for each in drawn), Counter(planned), step)
+        self._forget(step)
 
     def require_graded(self) -> None:
         """Raise UserError with the first attempt that could not be graded, without which verl would continue."""
         for step in self._logged():
-            for each in self._drawn(step):
+            for each in self._read(step):
                 if each.error:
-                    again = f" When that is mended, {self._remedy}." if step <= self._finished else ""
+                    again = f" After fixing it, {self._remedy}." if step <= self.finished else ""
                     raise UserError(f"A response of step {step} cannot be graded: {each.error}.{again}")
 
     def require_any_learned(self) -> None:
         """Raise UserError if nothing in the step in which verl has ended can be learned from: that is why it has."""
         for step in self._logged()[-1:]:
-            drawn = self._drawn(step)
-            if len(drawn) >= self._samples and not any(each.learned for each in drawn):
+            drawn = self._read(step)
+            if len(drawn) >= self.samples and not any(each.learned for each in drawn):
                 self._require_learnable(drawn, step)
 
     def _require_learnable(self, drawn: Sequence[Drawn], step: int) -> None:
-        from dagrpo.trainer.sampling.usable import require_learnable  # its package takes seconds
-
         try:
-            require_learnable(drawn, self._max_excluded, step)
+            require_learnable(drawn, self.max_excluded, step)
         except UserError as error:
-            if step > self._finished:
+            if step > self.finished:
                 raise
             raise UserError(f"{error} verl has saved a checkpoint since: {self._remedy}.") from None
 
     def _require_planned(self, drawn: Counter[int], planned: Counter[int], step: int) -> None:
-        expected = Counter({row: count * self._samples for row, count in planned.items()})
+        expected = Counter({row: count * self.samples for row, count in planned.items()})
         if more := drawn - expected:
             raise UserError(
                 f"verl draws other prompts in step {step} than its data loader did before the run: rows {_some(more)}, and not "
@@ -132,30 +126,30 @@ class Comparison:
             )
         if missing := expected - drawn:
             lost = f"verl has lost {missing.total()} responses in step {step}, to the rows {_some(missing)}"
-            if step <= self._finished:
+            if step <= self.finished:
                 raise UserError(f"{lost}, and has saved a checkpoint since: {self._remedy}.")
             raise TransientError(f"{lost}.")
 
     @property
     def _remedy(self) -> str:
-        return f"remove {self._log.parent} to train again"
+        return f"remove {self.log.parent} to train again"
 
     def _logged(self) -> list[int]:
-        return sorted({int(path.name.partition(".")[0]) for path in self._log.glob("[0-9]*")})  # not .nfs...
+        return sorted({int(path.name.partition(".")[0]) for path in self.log.glob("[0-9]*")})  # not .nfs...
 
-    def _awaited(self, step: int, expected: int) -> list[Drawn]:
+    def _await(self, step: int, expected: int) -> list[Drawn]:
         """Return the attempts of a step once there are as many as expected, or in the end those that are there."""
-        deadline = time.monotonic() + self._patience
-        while len(drawn := self._drawn(step)) < expected and time.monotonic() < deadline:
+        deadline = time.monotonic() + self.patience
+        while len(drawn := self._read(step)) < expected and time.monotonic() < deadline:
             time.sleep(SECONDS_BETWEEN_LOOKS)
         return drawn
 
-    def _drawn(self, step: int) -> list[Drawn]:
-        lines = (path.read_text().splitlines(keepends=True) for path in sorted(self._log.glob(f"{step}.*")))
+    def _read(self, step: int) -> list[Drawn]:
+        lines = (path.read_text().splitlines(keepends=True) for path in sorted(self.log.glob(f"{step}.*")))
         return [Drawn(**json.loads(line)) for line in itertools.chain(*lines) if line.endswith("\n")]
 
     def _forget(self, step: int) -> None:
-        for path in self._log.glob(f"{step}.*"):
+        for path in self.log.glob(f"{step}.*"):
             remove(path)
 
 

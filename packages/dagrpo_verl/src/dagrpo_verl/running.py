@@ -2,7 +2,6 @@
 
 import json
 import re
-import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -10,25 +9,25 @@ from typing import Any
 
 from transformers import AutoConfig
 
+from dagrpo.checkpoints.convert import HUGGINGFACE
 from dagrpo.checkpoints.source import open_as
 from dagrpo.checkpoints.tensors import Tensors
 from dagrpo.core.errors import TransientError, UserError
 from dagrpo.models.pictures import takes_pictures
 from dagrpo.trainer.backend_files import Metrics, Program, write_job
 from dagrpo.trainer.config.lora import Lora, untrained_tower
-from dagrpo.trainer.config.training import Training
 from dagrpo.trainer.foreign.files import (
-    HUGGINGFACE,
     Attempts,
     Inputs,
-    checked,
     latest,
     own_module,
+    python_of,
+    read_line,
     require_finished,
+    run_check,
     take_outputs,
     write_inputs,
 )
-from dagrpo.trainer.foreign.metrics import named
 from dagrpo.trainer.foreign.nodes import SECONDS_TO_SEE_A_FILE, Nodes, log_of
 from dagrpo.trainer.run import Report, TrainingRun
 from dagrpo.utils.child_variables import alone
@@ -47,42 +46,55 @@ COLUMNS = [
     "reward_model",
     "extra_info",
 ]  # not agent_name, which would choose one of verl's loops
+PLANNED = "planned.jsonl"  # the rows that each step will draw
+CONFIGURATION = "verl"  # name of the file with the whole configuration, without its suffix
+ADDRESS, CORES = (f"ray_kwargs.ray_init.{name}" for name in ("address", "num_cpus"))
+# Of these verl's schema is open.
+NEW_KEYS = (ADDRESS, "actor_rollout_ref.rollout.custom.", "actor_rollout_ref.model.override_config.")
+SAME = {
+    "critic/score/mean": "reward/mean",
+    "actor/grad_norm": "policy/grad_norm",
+    "actor/lr": "policy/learning_rate",
+}
+LENGTHS = {  # verl's count the results of tools and the words of users, too
+    "response_length/mean": "rollout/length_mean",
+    "response_length/max": "rollout/length_max",
+}
 
 
 def train_with_verl(run: TrainingRun, settings: Mapping[str, Any], report: Report, nodes: Nodes) -> None:
     """Train to the last step and write the outputs. Raises UserError if verl refuses, TransientError if it dies or hangs."""
     folder = run.state.resolve()
-    python = run.runtime.backend.python or sys.executable
     checkpoints = folder / "checkpoints"
     inputs = write_inputs(run, folder)
-    config = AutoConfig.from_pretrained(inputs.model, trust_remote_code=False)
-    require_no_adapted_experts(run.training.lora, config.get_text_config())
-    _require_tower_agrees(run.training, takes_pictures(inputs.model))
+    _require_trainable_adapter(run, inputs.model)
     several_turns = has_turns(run, inputs)
     keys = configuration(run, settings, run.seed, files_of(run, inputs, folder), several_turns=several_turns)
-    found = _check(python, keys, folder)
+    found = check(run, keys, folder)
     run.facts["verl"] = {"version": found["verl"], "draws": found["draws"]}
     finished = latest(checkpoints)
     comparison = Comparison(
-        folder / PLANNED if found["draws"] else None,
-        folder / DRAWS,
+        planned=folder / PLANNED if found["draws"] else None,
+        log=folder / DRAWS,
         samples=run.training.samples_per_prompt,
         max_excluded=run.rollout.agent.max_excluded,
         finished=finished,
         patience=SECONDS_TO_SEE_A_FILE if nodes.others else 0.0,
     )
+    comparison.forget_later_steps()
 
-    def compared(step: int, metrics: Metrics) -> None:
+    def compare(step: int, metrics: Metrics) -> None:
         comparison.require(step)
         report(step, metrics)
 
-    attempts = Attempts(folder, partial(step_of, several_turns=several_turns))
+    same = SAME if several_turns else SAME | LENGTHS
+    attempts = Attempts(folder, partial(read_line, same=same, trainer="verl"))
     rows = attempts.metrics(finished)
     if finished < run.training.steps:
         _require_same_processes(checkpoints, finished, run.runtime.training.processes * run.runtime.nodes)
         remove_others(checkpoints, finished)
         try:
-            rows = _trained(run, nodes, attempts, keys.get(CORES), compared, rows)
+            rows = _run_verl(run, nodes, attempts, keys.get(CORES), compare, rows)
         except TransientError:
             comparison.require_graded()
             comparison.require_any_learned()
@@ -90,7 +102,7 @@ def train_with_verl(run: TrainingRun, settings: Mapping[str, Any], report: Repor
     else:
         nodes.dismiss()
         for step, row in enumerate(rows, start=1):
-            compared(step, row)
+            compare(step, row)
     finished = latest(checkpoints)
     require_finished(run, finished, "verl")
     weights = checkpoints / f"global_step_{finished}" / "actor" / HUGGINGFACE
@@ -102,9 +114,8 @@ def files_of(run: TrainingRun, inputs: Inputs, folder: Path) -> Files:
     rows, job = folder / "rows.parquet", folder / "attempts.json"
     write_parquet(rows, read_parquet(inputs.rows).select(COLUMNS))
     write_job(run, job)
-    return Files(
-        model=inputs.model, rows=rows, attempts=own_module(attempt_process, job), checkpoints=folder / "checkpoints"
-    )
+    command = own_module(attempt_process, job)
+    return Files(model=inputs.model, rows=rows, attempts=command, checkpoints=folder / "checkpoints")
 
 
 def trained_weights(folder: Path, lora: Lora, initial: Path) -> Tensors:
@@ -115,8 +126,12 @@ def trained_weights(folder: Path, lora: Lora, initial: Path) -> Tensors:
     return MergedAdapter(saved, lora.alpha / lora.rank, open_as(HUGGINGFACE, initial).specs)
 
 
-def _require_tower_agrees(training: Training, pictures: bool) -> None:
-    if pictures and training.lora.is_on and training.vision == "trained":
+def _require_trainable_adapter(run: TrainingRun, model: Path) -> None:
+    """Raise UserError for an adapter that verl does not train as the parameters say."""
+    lora = run.training.lora
+    config = AutoConfig.from_pretrained(model, trust_remote_code=False)
+    require_no_adapted_experts(lora, config.get_text_config())
+    if takes_pictures(model) and lora.is_on and run.training.vision == "trained":
         raise UserError(untrained_tower("training"))
 
 
@@ -125,40 +140,33 @@ def has_turns(run: TrainingRun, inputs: Inputs) -> bool:
     return has_several_turns(run.rollout, offered=any(each.tools or each.row.interaction for each in inputs.prompts))
 
 
-def _check(python: str, keys: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+def check(run: TrainingRun, keys: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """Check the configuration by verl's own code, and return what it has found. Raises UserError with its reason."""
-    overrides = [override(name, value) for name, value in keys.items()]
-    files = {"configuration": str(folder / f"{CONFIGURATION}.yaml"), "planned": str(folder / PLANNED)}
-    found = checked(python, composition.__file__, {"overrides": overrides, **files}, folder, "verl")
+    job = {
+        "overrides": [override(name, value) for name, value in keys.items()],
+        "configuration": str(folder / f"{CONFIGURATION}.yaml"),
+        "planned": str(folder / PLANNED),
+    }
+    found = run_check(run, composition.__file__, job, folder, "verl")
     draws = f"prompts {found['draws'][:12]}" if found["draws"] else "prompts not known before: they depend on rewards"
     say(f"verl {found['verl']}: configuration valid, {found['rows']} rows, {draws}")
     return found
 
 
-PLANNED = "planned.jsonl"  # the rows that each step will draw
-CONFIGURATION = "verl"  # name of the file with the whole configuration, without its suffix
-ADDRESS, CORES = (f"ray_kwargs.ray_init.{name}" for name in ("address", "num_cpus"))
-NEW_KEYS = (
-    ADDRESS,
-    "actor_rollout_ref.rollout.custom.",
-    "actor_rollout_ref.model.override_config.",
-)  # of which verl's schema is open
-
-
 def override(name: str, value: Any) -> str:
     """Return a key and its value as Hydra's override grammar has them: `++` sets a key that verl may not have."""
     sign = "++" if name.startswith(NEW_KEYS) else ""
-    return f"{sign}{name}={_spelled(value)}"
+    return f"{sign}{name}={_spell(value)}"
 
 
-def _spelled(value: Any) -> str:
+def _spell(value: Any) -> str:
     if isinstance(value, str):
         # Hydra takes backslashes for escapes before a quote alone.
         return '"' + re.sub(r'(\\*)("|$)', lambda found: found[1] * 2 + ('\\"' if found[2] else ""), value) + '"'
     if isinstance(value, Sequence):
-        return f"[{','.join(map(_spelled, value))}]"
+        return f"[{','.join(map(_spell, value))}]"
     if isinstance(value, Mapping):
-        return "{" + ",".join(f"{name}: {_spelled(each)}" for name, each in value.items()) + "}"
+        return "{" + ",".join(f"{name}: {_spell(each)}" for name, each in value.items()) + "}"
     return json.dumps(value)
 
 
@@ -182,14 +190,27 @@ def environment(attempt: Path) -> dict[str, str]:
     return {name: value for name, value in alone().items() if name != "RAY_ADDRESS"} | variables(attempt)
 
 
-def _trained(
+def _run_verl(
     run: TrainingRun, nodes: Nodes, attempts: Attempts, cores: int | None, report: Report, rows: list[Metrics]
 ) -> list[Metrics]:
     """Return the metrics of all steps, of a verl that starts its own Ray, or on several nodes joins ours."""
-    attempt, folder = attempts.new(), attempts.folder
-    python = run.runtime.backend.python or sys.executable
+    attempt, folder, python = attempts.new(), attempts.folder, python_of(run)
+
+    def follow(ray: str | None, access_to_ray: Mapping[str, str], patience: float) -> list[Metrics]:
+        program = Program(
+            command=command(python, folder, ray),
+            metrics=attempt,
+            log=run.server_log,
+            environment={**environment(attempt), **access_to_ray},
+            read=attempts.read,
+            silent_seconds=60 * run.runtime.backend.silent_minutes,
+            last_step=run.training.steps,
+            patience=patience,
+        )
+        return program.run(report, rows)
+
     if not nodes.others:
-        return _program(run, attempts, attempt, command(python, folder), {}).run(report, rows)
+        return follow(None, {}, 0.0)
     token = access(folder)
     cluster = Cluster(
         python=python,
@@ -201,22 +222,7 @@ def _trained(
         folder=folder,
     )
     with ray_over(nodes, cluster) as place:
-        return _program(run, attempts, attempt, command(python, folder, place), token).run(report, rows)
-
-
-def _program(
-    run: TrainingRun, attempts: Attempts, attempt: Path, words: Sequence[str], more: Mapping[str, str]
-) -> Program:
-    return Program(
-        command=words,
-        metrics=attempt,
-        log=run.server_log,
-        environment={**environment(attempt), **more},
-        read=attempts.read,
-        silent_seconds=60 * run.runtime.backend.silent_minutes,
-        last_step=run.training.steps,
-        patience=SECONDS_TO_SEE_A_FILE if run.runtime.nodes > 1 else 0.0,  # Ray may start verl's trainer on any node
-    )
+        return follow(place, token, SECONDS_TO_SEE_A_FILE)  # Ray may start verl's trainer on any node
 
 
 def remove_others(checkpoints: Path, finished: int) -> None:
@@ -227,28 +233,11 @@ def remove_others(checkpoints: Path, finished: int) -> None:
 
 
 def _require_same_processes(checkpoints: Path, finished: int, processes: int) -> None:
-    if not finished:
-        return
-    found = next((checkpoints / f"global_step_{finished}" / "actor").glob("model_world_size_*_rank_0.pt"), None)
-    before = int(found.name.split("_")[3]) if found else processes
-    if before != processes:
-        raise UserError(
-            f"verl has saved the state of step {finished} with {before} processes, and resumes with as many alone, not with {processes}: "
-            f"let runtime.nodes x runtime.training.processes be {before}."
-        )
-
-
-SAME = {
-    "critic/score/mean": "reward/mean",
-    "actor/grad_norm": "policy/grad_norm",
-    "actor/lr": "policy/learning_rate",
-}
-LENGTHS = {  # verl's count the results of tools and the words of users, too
-    "response_length/mean": "rollout/length_mean",
-    "response_length/max": "rollout/length_max",
-}
-
-
-def step_of(line: Mapping[str, Any], *, several_turns: bool) -> tuple[int, dict[str, float]]:
-    """Return the step and the metrics of a line of verl's file logger."""
-    return named(line, SAME if several_turns else SAME | LENGTHS, "verl")
+    """Raise UserError if the checkpoint to resume from is that of another number of processes."""
+    for path in (checkpoints / f"global_step_{finished}" / "actor").glob("model_world_size_*_rank_0.pt"):
+        before = int(path.name.split("_")[3])
+        if before != processes:
+            raise UserError(
+                f"verl has saved the state of step {finished} with {before} processes, and resumes with as many alone, not with "
+                f"{processes}: let runtime.nodes x runtime.training.processes be {before}."
+            )

@@ -1,6 +1,7 @@
-"""Files of a run by another project's trainer: inputs, attempts, trained weights."""
+"""Files of a run by another project's trainer, from inputs to weights."""
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -10,24 +11,20 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import torch
-
-from dagrpo.checkpoints.convert import write_as
+from dagrpo.checkpoints.convert import HUGGINGFACE, write_as
 from dagrpo.checkpoints.source import open_checkpoint
-from dagrpo.checkpoints.store import save_weights
-from dagrpo.checkpoints.tensors import CastTensors, Tensors
+from dagrpo.checkpoints.tensors import Tensors
 from dagrpo.checkpoints.tokenizers import load_tokenizer
 from dagrpo.core.errors import TransientError, UserError
 from dagrpo.core.trajectory import Prompt
 from dagrpo.models.pictures import processor_of
 from dagrpo.rollout.prompts import PromptRenderer
-from dagrpo.trainer.backend_files import SHARD_BYTES, Metrics, write_tables
+from dagrpo.trainer.backend_files import SHARD_BYTES, Metrics, take_weights, write_tables
 from dagrpo.trainer.run import TrainingRun
 from dagrpo.trainer.sampling.prompt_sampler import training_prompts
 from dagrpo.utils.files import read_json, remove, write_json
 from dagrpo.utils.tables import read_parquet, write_parquet
 
-HUGGINGFACE = "huggingface"
 LATEST = "latest_checkpointed_iteration.txt"  # of verl and Megatron-LM
 CHECK_SECONDS = 900.0
 FINDINGS = "check.reply.json"
@@ -60,10 +57,10 @@ def write_inputs(run: TrainingRun, folder: Path, format: str = HUGGINGFACE) -> I
     return Inputs(model=model, rows=rows, prompts=prompts)
 
 
-def checked(python: str, program: str, job: Mapping[str, Any], folder: Path, trainer: str) -> dict[str, Any]:
+def run_check(run: TrainingRun, program: str, job: Mapping[str, Any], folder: Path, trainer: str) -> dict[str, Any]:
     """Return the findings of a program that checks a job by the trainer's own code. Raises UserError with its reason."""
     try:
-        found = reply_of(python, program, job, folder, seconds=CHECK_SECONDS)
+        found = reply_of(python_of(run), program, job, folder, seconds=CHECK_SECONDS)
     except TimeoutError as error:
         raise UserError(
             f"the check by {trainer}'s own code {error}: try again on a machine with less load, or correct runtime.backend.python."
@@ -86,33 +83,34 @@ def reply_of(
     seconds: float,
     environment: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """Return the reply of a program, which the Python of the trainer's environment runs with the path of the job.
+    """Return the reply of a program, which `python` runs with the path of the job, whose `reply` names the file for it.
 
-    The job's `reply` names the file for it. `name`: of these files and of the log. Raises UserError if the program cannot be run,
-    TimeoutError with what to say of it if it has not ended in time.
+    `name`: of these files and of the log. Raises UserError if the program cannot be run, TimeoutError with what to say of it if it has
+    not ended in time.
     """
     path, reply, log = folder / f"{name}.json", folder / f"{name}.reply.json", folder / f"{name}.log"
     reply.unlink(missing_ok=True)
     write_json(path, {**job, "reply": str(reply)})
+    command = [python, program, str(path)]
     with log.open("wb") as output:
         try:
-            code = subprocess.run(
-                [python, program, str(path)],
-                stdout=output,
-                stderr=output,
-                timeout=seconds,
-                check=False,
-                env=environment,
-            ).returncode
+            done = subprocess.run(command, stdout=output, stderr=output, timeout=seconds, check=False, env=environment)
         except OSError as error:
             raise UserError(f"runtime.backend.python is {python}, which cannot be run ({error}): correct it.") from None
         except subprocess.TimeoutExpired:
             raise TimeoutError(f"has not ended within {seconds / 60:g} minutes, see {log}") from None
-    return dict(read_json(reply)) if reply.is_file() else {"error": f"its check ended with exit code {code}, see {log}"}
+    if reply.is_file():
+        return dict(read_json(reply))
+    return {"error": f"its check ended with exit code {done.returncode}, see {log}"}
+
+
+def python_of(run: TrainingRun) -> str:
+    """Return the Python of the trainer's environment."""
+    return run.runtime.backend.python or sys.executable
 
 
 def own_module(module: ModuleType, job: Path) -> tuple[str, ...]:
-    """Return the command by which a trainer runs a module of ours with a job: our Python, and our own modules before its."""
+    """Return the command by which a trainer runs a module of ours with a job: by our Python, with our import path."""
     paths = f"PYTHONPATH={os.pathsep.join(filter(None, sys.path))}"
     return ("/usr/bin/env", paths, sys.executable, "-P", "-m", module.__name__, str(job))
 
@@ -132,16 +130,22 @@ class Attempts:
 
     def metrics(self, finished: int) -> list[Metrics]:
         """Return the metrics of the finished steps, of each the last attempt's; none of one that ended between checkpoint and line."""
-        rows: dict[int, Metrics] = {}
-        for path in self._files():
-            for line in path.read_text().splitlines(keepends=True):
-                if line.endswith("\n"):
-                    step, metrics = self.read(json.loads(line))
-                    rows[step] = metrics
+        lines = [line for path in self._files() for line in path.read_text().splitlines(keepends=True)]
+        rows = dict(self.read(json.loads(line)) for line in lines if line.endswith("\n"))
         return [rows.get(step, {}) for step in range(1, finished + 1)]
 
     def _files(self) -> list[Path]:
         return sorted(self.folder.glob("attempt_*.jsonl"))
+
+
+def read_line(line: Mapping[str, Any], *, same: Mapping[str, str], trainer: str) -> tuple[int, Metrics]:
+    """Return the step and the metrics of a line `{"step": 1, "data": {...}}`: numbers alone, below `trainer`/ what `same` does not name.
+
+    A null is NaN, which JSON does not have.
+    """
+    data = {name: math.nan if value is None else value for name, value in line["data"].items()}
+    numbers = {name: value for name, value in data.items() if isinstance(value, int | float)}
+    return int(line["step"]), {same.get(name, f"{trainer}/{name}"): float(value) for name, value in numbers.items()}
 
 
 def latest(checkpoints: Path) -> int:
@@ -169,21 +173,3 @@ def take_outputs(run: TrainingRun, trained: Tensors, folder: Path, rows: Sequenc
     write_tables(run, rows)
     if not run.runtime.training.keep_states:
         remove(checkpoints)
-
-
-def take_weights(run: TrainingRun, trained: Tensors, folder: Path) -> None:
-    """Write the trained weights as the policy: files and format of the initial checkpoint, and its dtype.
-
-    `saved_in` of the run's facts is the dtype that they had. Raises UserError if `trained`, which is in `folder`, has other tensors.
-    """
-    initial = open_checkpoint(run.initial).tensors
-    shapes = {name: spec.shape for name, spec in trained.specs.items()}
-    if shapes != {name: spec.shape for name, spec in initial.specs.items()}:
-        odd = sorted(set(shapes) ^ set(initial.specs)) or sorted(shapes)
-        raise UserError(f"{folder} has other tensors than the initial checkpoint, such as {odd[0]}.")
-    floating = {spec.dtype for spec in initial.specs.values() if spec.dtype.is_floating_point}
-    dtype = next(iter(floating), torch.float32)
-    run.facts["saved_in"] = ", ".join(
-        sorted({str(spec.dtype).removeprefix("torch.") for spec in trained.specs.values()})
-    )
-    save_weights(CastTensors(trained, dtype), dtype, run.initial, run.policy)

@@ -37,7 +37,7 @@ SCRATCH = "{scratch}"  # in a command: a folder of the node's, which is removed 
 class Start:
     """Program that a node runs."""
 
-    what: str  # of its name in messages
+    what: str  # in messages
     command: Sequence[str]
     log: str
     environment: Mapping[str, str] = field(default_factory=dict)  # beside that of the node
@@ -107,23 +107,16 @@ class Nodes:
 
     def _written(self, name: str) -> Start:
         """Return what the first node has written for this one, under the name of its last word."""
-        path, deadline = self.state / STARTS, time.monotonic() + SECONDS_TO_SEE_A_FILE
-        while (found := _read(path)).get("name") != name:
+        path, deadline, found = self.state / STARTS, time.monotonic() + SECONDS_TO_SEE_A_FILE, dict[str, Any]()
+        while found.get("name") != name:
             if time.monotonic() > deadline:
                 raise TransientError(
                     f"node {self.world.rank} does not see {path} as the first node has written it, after {SECONDS_TO_SEE_A_FILE:g} "
                     "seconds: runtime.nodes needs the project's folder on one file system."
                 )
             time.sleep(SECONDS_BETWEEN_LOOKS)
+            found = json.loads(path.read_text()) if path.is_file() else {}
         return Start(**found["starts"][self.world.rank - 1])
-
-
-def _read(path: Path) -> dict[str, Any]:
-    """Return what is in the file of starts; {} if it is not there."""
-    try:
-        return dict(json.loads(path.read_text()))
-    except FileNotFoundError:
-        return {}
 
 
 @contextmanager
@@ -132,17 +125,10 @@ def nodes_of(count: int, state: Path) -> Iterator[Nodes]:
     if count == 1:
         yield Nodes(world=World(rank=0, size=1, device=torch.device("cpu")), addresses=("",), state=state)
         return
-    with node_group() as world:
-        yield Nodes(world=world, addresses=_addresses(world), state=state)
-
-
-def _addresses(world: World) -> tuple[str, ...]:
-    """Return the addresses of all nodes in the network in which they reach the first."""
     first = first_address()
-    own = first if world.is_rank_zero else own_address(first)
-    found = torch.zeros(world.size, 4)
-    found[world.rank] = torch.tensor([float(byte) for byte in own.split(".")])
-    return tuple(".".join(str(int(byte)) for byte in each) for each in world.all_reduce(found))
+    with node_group() as world:
+        own = first if world.is_rank_zero else own_address(first)
+        yield Nodes(world=world, addresses=tuple(world.gather(own)), state=state)
 
 
 def log_of(run: TrainingRun, node: int) -> str:

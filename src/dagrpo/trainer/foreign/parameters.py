@@ -75,12 +75,6 @@ def require_only(sections: Sections, only: Mapping[str, tuple[Any, str]]) -> Non
             )
 
 
-def require_one_of(sections: Sections, key: str, values: Iterable[str]) -> None:
-    """Raise UserError if a parameter has none of the values."""
-    if (own := value_of(sections, key)) not in values:
-        raise refusal(f"{key} is {own}", f"set it to {' or '.join(values)}")
-
-
 def refusal(what: str, remedy: str) -> UserError:
     """Return the error of a parameter that the trainer cannot honour."""
     return UserError(

@@ -88,6 +88,14 @@ USUAL: Arguments = {
     "distributed-timeout-minutes": 60,
     "no-create-attention-mask-in-dataloader": True,
 }
+FIXED: Arguments = {
+    "perform-rl-step": True,
+    "mock-data": True,
+    "bf16": True,
+    "eval-iters": 0,
+    "log-interval": 1,
+    "tokenizer-type": "HuggingFaceTokenizer",
+}
 RECOMPUTED: Arguments = {"recompute-granularity": "full", "recompute-method": "uniform", "recompute-num-layers": 1}
 
 
@@ -102,11 +110,6 @@ class Files:
     begins_with_bos: bool = False  # each prompt
 
 
-def updates(sections: Sections) -> int:
-    """Return the updates of a step: Megatron-LM calls each an iteration."""
-    return sections.training.mini_batches
-
-
 def arguments(sections: Sections, settings: Mapping[str, Any], seed: int, files: Files) -> Arguments:
     """Return all arguments but those that the model implies. `settings` are the user's, and may set none that follows from parameters.
 
@@ -118,7 +121,14 @@ def arguments(sections: Sections, settings: Mapping[str, Any], seed: int, files:
         **_objective(sections.algorithm),
         **_batches(sections),
         **_steps(sections),
-        **_fixed(seed, files),
+        **FIXED,
+        "seed": seed,
+        "pretrained-checkpoint": str(files.initial),
+        "load": str(files.checkpoints),
+        "save": str(files.checkpoints),
+        "tokenizer-model": str(files.tokenizer),
+        "langrl-env-config": str(files.environment),
+        "rl-skip-bos-token": not files.begins_with_bos,
     }
     refuse_settings(settings, following)
     if any(TRUST in name for name in settings):
@@ -169,25 +179,20 @@ def refuse(params: "Planned", settings: Mapping[str, Any]) -> None:
 
 def _objective(algorithm: Algorithm) -> Arguments:
     aggregation, kl = aggregation_of(algorithm.aggregation, algorithm.loss), algorithm.kl
+    correction = algorithm.correction.name
     if aggregation not in (TOKEN_MEAN, SEQUENCE_MEAN):
         raise refusal(f"algorithm.aggregation is {aggregation}", f"set it to {TOKEN_MEAN} or {SEQUENCE_MEAN}")
     if kl.coefficient and (kl.place, kl.estimator) != ("loss", "k3"):
         raise refusal(f"algorithm.kl has {kl.estimator} in the {kl.place}", "set estimator to k3, and place to loss")
-    weighed = sorted(name for name, term in algorithm.terms.items() if term.coefficient)
-    if weighed:
+    if weighed := sorted(name for name, term in algorithm.terms.items() if term.coefficient):
         raise refusal(f"algorithm.terms.{weighed[0]} has a coefficient", "set it to 0")
-    return {"calculate-per-token-loss": aggregation == TOKEN_MEAN, **_correction(algorithm)}
-
-
-def _correction(algorithm: Algorithm) -> Arguments:
-    name = algorithm.correction.name
-    if name == "none":
-        return {"rl-inference-logprobs-is-correction": False}
-    if name != "token_truncated":
-        raise refusal(f"algorithm.correction is {name}", "set it to token_truncated or none")
+    if correction not in ("none", "token_truncated"):
+        raise refusal(f"algorithm.correction is {correction}", "set it to token_truncated or none")
+    maximum = getattr(algorithm.correction, "maximum", None)
     return {
-        "rl-inference-logprobs-is-correction": True,
-        "rl-importance-sampling-truncation-coef": getattr(algorithm.correction, "maximum"),  # noqa: B009
+        "calculate-per-token-loss": aggregation == TOKEN_MEAN,
+        "rl-inference-logprobs-is-correction": correction != "none",
+        **({} if maximum is None else {"rl-importance-sampling-truncation-coef": maximum}),
     }
 
 
@@ -207,7 +212,7 @@ def _batches(sections: Sections) -> Arguments:
         "seq-length": longest,
         "inference-max-seq-length": longest,
         "micro-batch-size": 1 if one else tokens // longest,
-        "global-batch-size": training.prompts_per_step * training.samples_per_prompt // updates(sections),
+        "global-batch-size": training.prompts_per_step * training.samples_per_prompt // training.mini_batches,
         "grpo-iterations": 1,
         "inference-max-requests": sections.runtime.engine.max_running_requests,
     }
@@ -223,7 +228,7 @@ def _require_packable(sections: Sections) -> None:
 
 
 def _steps(sections: Sections) -> Arguments:
-    training, each = sections.training, updates(sections)
+    training, each = sections.training, sections.training.mini_batches  # updates of a step: Megatron-LM's iterations
     last, save = training.steps * each, sections.runtime.training.save_every * each
     return {
         "train-iters": last,
@@ -232,22 +237,4 @@ def _steps(sections: Sections) -> Arguments:
         "override-opt-param-scheduler": True,  # for a resumed run with more steps
         "save-interval": save,
         "save-retain-interval": save * (last // save + 1),  # of the earlier ones it keeps the multiples
-    }
-
-
-def _fixed(seed: int, files: Files) -> Arguments:
-    return {
-        "perform-rl-step": True,
-        "mock-data": True,
-        "bf16": True,
-        "seed": seed,
-        "eval-iters": 0,
-        "log-interval": 1,
-        "pretrained-checkpoint": str(files.initial),
-        "load": str(files.checkpoints),
-        "save": str(files.checkpoints),
-        "tokenizer-type": "HuggingFaceTokenizer",
-        "tokenizer-model": str(files.tokenizer),
-        "langrl-env-config": str(files.environment),
-        "rl-skip-bos-token": not files.begins_with_bos,
     }

@@ -1,28 +1,29 @@
-"""Run of Megatron-LM: files, checks, start, checkpoint."""
+"""Run of Megatron-LM: files, check of the command line, start, checkpoint."""
 
 import json
 import os
 import shutil
-import sys
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from dagrpo.checkpoints.source import open_as
 from dagrpo.checkpoints.tokenizers import load_tokenizer
 from dagrpo.core.errors import TransientError, UserError
-from dagrpo.trainer.backend_files import Metrics, Program
+from dagrpo.trainer.backend_files import Program
 from dagrpo.trainer.foreign.files import (
     Attempts,
     Inputs,
-    checked,
     latest,
     own_module,
+    python_of,
+    read_line,
     require_finished,
+    run_check,
     take_outputs,
     write_inputs,
 )
-from dagrpo.trainer.foreign.metrics import named
 from dagrpo.trainer.foreign.nodes import Nodes, Start, log_of
 from dagrpo.trainer.run import Report, TrainingRun
 from dagrpo.trainer.sampling.prompt_sampler import PromptSampler
@@ -30,10 +31,10 @@ from dagrpo.utils.addresses import free_port
 from dagrpo.utils.child_variables import alone
 from dagrpo.utils.console import say
 from dagrpo.utils.files import read_json, write_json
+from dagrpo_megatron.arguments import FILE as MODEL_ARGUMENTS
 from dagrpo_megatron.backend import agent, check, grading, start
-from dagrpo_megatron.backend.mapping import FORMAT, Files, arguments, command_line, updates
+from dagrpo_megatron.backend.mapping import FORMAT, Files, arguments, command_line
 
-MODEL_ARGUMENTS = "megatron_arguments.txt"
 MISTAKE = "mistake.txt"  # why a response cannot be graded
 SAME = {
     "reward": "reward/mean",
@@ -54,10 +55,10 @@ ENVIRONMENT = {
 
 def train_with_megatron_lm(run: TrainingRun, settings: Mapping[str, Any], report: Report, nodes: Nodes) -> None:
     """Train to the last step and write the outputs. Raises UserError if Megatron-LM refuses, TransientError if it dies or hangs."""
-    folder, each = run.state.resolve(), updates(run)
-    checkpoints = folder / "checkpoints"
-    finished = latest(checkpoints) // each
-    attempts = Attempts(folder, step_of)
+    folder, updates = run.state.resolve(), run.training.mini_batches  # of a step; Megatron-LM calls each an iteration
+    checkpoints, mistake = folder / "checkpoints", folder / MISTAKE
+    finished = latest(checkpoints) // updates
+    attempts = Attempts(folder, partial(read_line, same=SAME, trainer="megatron_lm"))
     rows = attempts.metrics(finished)
     inputs = write_inputs(run, folder, FORMAT)
     if finished < run.training.steps:
@@ -66,32 +67,30 @@ def train_with_megatron_lm(run: TrainingRun, settings: Mapping[str, Any], report
         words = command(run, settings, inputs, folder, job)
         check_command(run, words, folder, job)
         first, *others = starts(run, nodes, words, job)
-        with nodes.beside(others):
-            rows = _trained(_program(run, first, attempt), report, rows, folder / MISTAKE)
+        program = Program(
+            command=first.command,
+            metrics=attempt,
+            log=run.server_log,
+            environment={**alone(), **first.environment},
+            read=attempts.read,
+            silent_seconds=60 * run.runtime.backend.silent_minutes,
+        )
+        mistake.unlink(missing_ok=True)
+        try:
+            with nodes.beside(others):
+                rows = program.run(report, rows)
+        except TransientError:  # a response that cannot be graded ends the program as a fault does
+            if mistake.is_file():
+                raise UserError(f"A response cannot be graded: {mistake.read_text()}.") from None
+            raise
     else:
         nodes.dismiss()
         for step, row in enumerate(rows, start=1):
             report(step, row)
-    finished = latest(checkpoints) // each
+    finished = latest(checkpoints) // updates
     require_finished(run, finished, "Megatron-LM")
-    weights = checkpoints / f"iter_{finished * each:07d}"
+    weights = checkpoints / f"iter_{finished * updates:07d}"
     take_outputs(run, open_as(FORMAT, weights, inputs.model), weights, rows[:finished], checkpoints)
-
-
-def _trained(program: Program, report: Report, rows: list[Metrics], mistake: Path) -> list[Metrics]:
-    """Return the metrics of all steps. Raises UserError for a response that cannot be graded, which ends the program as a fault does."""
-    mistake.unlink(missing_ok=True)
-    try:
-        return program.run(report, rows)
-    except TransientError:
-        if mistake.is_file():
-            raise UserError(f"A response cannot be graded: {mistake.read_text()}.") from None
-        raise
-
-
-def step_of(line: Mapping[str, Any]) -> tuple[int, Metrics]:
-    """Return the step and the metrics of a line that start.py has written."""
-    return named(line, SAME, "megatron_lm")
 
 
 def write_agent_job(run: TrainingRun, inputs: Inputs, folder: Path, finished: int, attempt: Path) -> Path:
@@ -115,7 +114,7 @@ def write_agent_job(run: TrainingRun, inputs: Inputs, folder: Path, finished: in
             "grading": own_module(grading, graded),
             "max_new_tokens": run.rollout.max_new_tokens,
             "metrics": str(attempt),
-            "updates": updates(run),
+            "updates": run.training.mini_batches,
         },
     )
     return job
@@ -134,9 +133,8 @@ def command(run: TrainingRun, settings: Mapping[str, Any], inputs: Inputs, folde
         begins_with_bos=inputs.prompts[0].token_ids[:1] == (load_tokenizer(inputs.model).bos_token_id,),
     )
     of_model = (inputs.model / MODEL_ARGUMENTS).read_text().split()
-    of_model.remove(
-        "--finetune"
-    )  # --pretrained-checkpoint implies it for the first start; given, each would be the first
+    # --pretrained-checkpoint implies it for the first start; given, each start would be the first.
+    of_model.remove("--finetune")
     return [*of_model, *command_line(arguments(run, settings, run.seed, files))]
 
 
@@ -152,7 +150,7 @@ def check_command(run: TrainingRun, words: Sequence[str], folder: Path, job: Pat
         "job": str(job),
         "tokenizer": words[words.index("--tokenizer-model") + 1],
     }
-    found = checked(_python(run), check.__file__, given, folder, "Megatron-LM")
+    found = run_check(run, check.__file__, given, folder, "Megatron-LM")
     say(
         f"Megatron-LM {found['version']}: command line valid, {found['data_parallel']} replicas, {found['sequences']} sequences an update"
     )
@@ -190,14 +188,10 @@ def _source(run: TrainingRun) -> str:
     return str(Path(run.runtime.backend.source).resolve())
 
 
-def _python(run: TrainingRun) -> str:
-    return run.runtime.backend.python or sys.executable
-
-
 def starts(run: TrainingRun, nodes: Nodes, words: Sequence[str], job: Path) -> list[Start]:
     """Return torchrun as each node starts it: alone, or to meet the others at the first one's address."""
     paths = os.pathsep.join([_source(run), *filter(None, [os.environ.get("PYTHONPATH")])])
-    torchrun = [_python(run), "-m", "torch.distributed.run", f"--nproc-per-node={run.runtime.training.processes}"]
+    torchrun = [python_of(run), "-m", "torch.distributed.run", f"--nproc-per-node={run.runtime.training.processes}"]
     first, meeting = nodes.addresses[0], ["--standalone"]
     if nodes.others:
         port = free_port(first)
@@ -211,14 +205,3 @@ def starts(run: TrainingRun, nodes: Nodes, words: Sequence[str], job: Path) -> l
         )
         for node, address in enumerate(nodes.addresses)
     ]
-
-
-def _program(run: TrainingRun, first: Start, attempt: Path) -> Program:
-    return Program(
-        command=first.command,
-        metrics=attempt,
-        log=run.server_log,
-        environment={**alone(), **first.environment},
-        read=step_of,
-        silent_seconds=60 * run.runtime.backend.silent_minutes,
-    )

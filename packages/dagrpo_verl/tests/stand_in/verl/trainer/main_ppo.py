@@ -24,7 +24,7 @@ from safetensors.torch import load_file, save_file
 from torchdata.stateful_dataloader import StatefulDataLoader
 from transformers import AutoTokenizer
 
-from dagrpo_verl.composition import ScriptedPolicy, attempted
+from dagrpo_verl.composition import ScriptedPolicy, attempt
 from verl.trainer.ppo.utils import create_rl_dataset, create_rl_sampler
 
 RANKS, ADDED = 2, 0.001
@@ -102,7 +102,7 @@ async def _rewards(config: Any, tokenizer: Any, rows: list[Any], step: int) -> l
     """Return the rewards of attempts at the rows, by the agent loop of the configuration."""
     turns = json.loads(os.environ.get("STAND_IN_TURNS", '["#### {truth}"]'))
     scripts = [[turn.replace("{truth}", row["reward_model"]["ground_truth"]) for turn in turns] for row in rows]
-    found = await attempted(config, ScriptedPolicy(tokenizer, scripts), rows, step)
+    found = await attempt(config, ScriptedPolicy(tokenizer, scripts), rows, step)
     return [float(sequences[-1].reward_score) for sequences in found]
 
 
