@@ -7,7 +7,7 @@ import pytest
 import torch
 from packages.dagrpo_verl.tests import with_pictures
 from tests.trainer import runs
-from tests.trainer.foreign_runs import path_with, run_in, silent_for, train
+from tests.trainer.foreign_runs import path_with, run_in, train
 
 from dagrpo.checkpoints.manifest import verify
 from dagrpo.checkpoints.source import open_tensors
@@ -103,12 +103,6 @@ def test_a_run_with_pictures_brings_both_parts_of_the_model_back(
     for name in before.specs:
         assert torch.allclose(after.read(name), before.read(name) + 0.001 * run.training.steps), name
     assert min(read_parquet(run.metrics)["reward/mean"].to_pylist()) > 0.0
-
-
-def test_a_program_that_hangs_is_stopped(run: TrainingRun, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("STAND_IN_HANGS_AFTER", "1")
-    with pytest.raises(TransientError, match=r"has written nothing to .* for 0\.5 minutes"):
-        train(silent_for(run, 0.5))
 
 
 def test_an_environment_without_verl_is_refused_with_its_remedy(

@@ -82,6 +82,12 @@ def test_a_last_line_that_never_comes_is_waited_for_in_vain_and_not_at_all_after
         Program(command=[sys.executable, "-c", "raise SystemExit(3)"], patience=math.inf, **given).run(no_report)
 
 
+def test_a_program_that_is_silent_is_stopped(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", "import time; time.sleep(600)"]
+    with pytest.raises(TransientError, match="has written nothing to"):
+        Program(command=command, metrics=tmp_path / "lines", log=tmp_path / "log", silent_seconds=0.2).run(no_report)
+
+
 def test_a_check_that_does_not_end_is_an_error_with_its_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "CHECK_SECONDS", 0.2)
     program = tmp_path / "check.py"
