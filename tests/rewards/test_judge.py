@@ -21,7 +21,7 @@ from dagrpo.core.errors import UserError
 from dagrpo.core.trajectory import GradedTrajectory, Trajectory
 from dagrpo.rewards.config import Reward
 from dagrpo.rewards.grading import Grader, grade
-from dagrpo.rewards.judge_prompt import asked_again, harmless, prompt, score_in
+from dagrpo.rewards.judge_prompt import harmless, score_in
 
 RUBRIC = "Is this clear?\n{question}\n{attempt}\n"
 Verdict = Callable[[dict[str, Any]], Any]
@@ -219,14 +219,6 @@ def test_no_text_spells_a_tag_or_a_special_token(text: str) -> None:
 def test_the_middle_of_a_long_attempt_is_left_out() -> None:
     assert harmless("a" * 60 + "b" * 60, 100) == "a" * 50 + "\n(20 characters are left out here)\n" + "b" * 50
     assert harmless("1 < 2, x<3 and [a, b]", 100) == "1 < 2, x<3 and [a, b]"
-
-
-def test_the_second_question_does_not_quote_the_first_answer() -> None:
-    messages = prompt(RUBRIC, {"question": "q", "attempt": "a", "ground_truth": "g"}, 5, 1000, reasons=False)
-    assert '{"score": N}' in messages[0]["content"]
-    (again,) = asked_again(messages)
-    assert again["content"].startswith(messages[0]["content"])
-    assert again["role"] == "user"
 
 
 def test_scores_without_reasons_have_one_key() -> None:

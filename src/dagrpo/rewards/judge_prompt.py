@@ -1,7 +1,7 @@
 """A judge's prompt around hostile text, and the parser of its verdicts."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from dagrpo.core.errors import UserError
@@ -38,11 +38,10 @@ def require_rubric(rubric: str, path: str) -> None:
         raise UserError(f"{path} has more than {LONGEST_RUBRIC:,} characters: shorten it")
 
 
-def prompt(rubric: str, texts: Mapping[str, str], best: int, longest: int, *, reasons: bool) -> list[dict[str, str]]:
-    """Return one chat message: the form of the verdict, then the rubric with each text of `texts` between tags of its name.
+def prompt(rubric: str, texts: Mapping[str, str], best: int, longest: int, *, reasons: bool) -> str:
+    """Return the form of the verdict, then the rubric with each text of `texts` between tags of its name.
 
-    There is no system message, which some models refuse. The texts are those of the policy and of the data set; they are inserted at
-    once, so that none is searched for places.
+    The texts are those of the policy and of the data set; they are inserted at once, so that none is searched for places.
     """
     form = '{"reason": "...", "score": N}' if reasons else '{"score": N}'
     instructions = (
@@ -55,12 +54,12 @@ def prompt(rubric: str, texts: Mapping[str, str], best: int, longest: int, *, re
         name = place[0].strip("{}")
         return f"<{name}>\n{harmless(texts[name], longest)}\n</{name}>"
 
-    return [{"role": "user", "content": f"{instructions}\n\n{_PLACE.sub(inserted, rubric)}"}]
+    return f"{instructions}\n\n{_PLACE.sub(inserted, rubric)}"
 
 
-def asked_again(messages: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
-    """Return the messages of the second question, after a first answer that was no verdict. It does not quote that answer."""
-    return [{**each, "content": f"{each['content']}\n\n{_AGAIN}"} for each in messages]
+def asked_again(question: str) -> str:
+    """Return the second question, after a first answer that was no verdict. It does not quote that answer."""
+    return f"{question}\n\n{_AGAIN}"
 
 
 def schema_of(best: int, *, reasons: bool) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 import asyncio
 import os
 import re
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
 KEY_VARIABLE = "JUDGE_API_KEY"
 ANSWERS = "data/judge_answers.jsonl"
 MOST_BYTES = 4 << 20  # of an answer
-TRIES = 2  # until a verdict can be parsed
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 METRICS = ("reward/judge_calls", "reward/judge_tokens", "reward/judge_unparsable_fraction")
 
@@ -95,7 +93,6 @@ class _Judged:
     answers: tuple[Answer, ...]
 
 
-LOCK_DIGITS = 3  # hexadecimal, of a question's digest
 # In the body of status 400 or 422: the prompt exceeds the context; or it does together with max_tokens, which may be what is wrong.
 PROMPT_TOO_LONG = re.compile(rb"\b(?:input|prompt)\b[^.]{0,60}\b(?:too long|longer|exceeds?)\b", re.IGNORECASE)
 TOO_LONG = re.compile(rb"context[_ ](?:length|window)|longer than the model", re.IGNORECASE)
@@ -112,14 +109,18 @@ class _Judge:
         self._client = client
         self._threads = threads
         self._recorded = RecordedAnswers(Path(config.answers))
-        # So that equal questions of a batch are asked once: a question's lock is chosen by its digest.
-        self._asking = [threading.Lock() for _ in range(16**LOCK_DIGITS)]
         self._since: list[_Judged] = []
         self._has_answered = False  # so that the parameters are right, and a refusal is of its text
 
     def values(self, attempts: Sequence[GradedTrajectory]) -> list[float | None]:
-        """Return score / best of each attempt; 0 without an answer after its thoughts, None where two of the judge's were no verdict."""
-        judged = [*self._threads.map(self._judged, attempts)]
+        """Return score / best of each attempt; 0 without an answer after its thoughts, None where two of the judge's were no verdict.
+
+        Equal questions are asked once.
+        """
+        questions = [self._question(each) for each in attempts]
+        different = dict.fromkeys(questions)
+        known = dict(zip(different, self._threads.map(self._judged, different), strict=True))
+        judged = [known[question] for question in questions]
         self._since += [each for each in judged if each.answers]
         return [None if each.score is None else each.score / self._config.best for each in judged]
 
@@ -131,36 +132,40 @@ class _Judge:
         unparsable = sum(each.score is None for each in judged) / len(judged) if judged else 0.0
         return dict(zip(METRICS, (float(len(answers)), float(tokens), unparsable), strict=True))
 
-    def _judged(self, attempt: GradedTrajectory) -> _Judged:
+    def _question(self, attempt: GradedTrajectory) -> str:
+        """Return what the judge is asked; "" for an attempt without an answer."""
         config, row = self._config, attempt.trajectory.prompt.row
         text = without_thoughts(attempt.trajectory.text)
         if not text.strip():
-            return _Judged(score=0, answers=())
+            return ""
         texts = {"question": row.question, "ground_truth": row.ground_truth, "attempt": text}
-        messages = prompt(self._rubric, texts, config.best, config.longest, reasons=config.reasons)
+        return prompt(self._rubric, texts, config.best, config.longest, reasons=config.reasons)
+
+    def _judged(self, question: str) -> _Judged:
+        if not question:
+            return _Judged(score=0, answers=())
         answers: list[Answer] = []
-        for _ in range(TRIES):
-            answers.append(self._answer(messages))
-            score = score_in(answers[-1].text, config.best, reasons=config.reasons)
+        for asked in (question, asked_again(question)):
+            answers.append(self._answer(asked))
+            score = score_in(answers[-1].text, self._config.best, reasons=self._config.reasons)
             if score is not None:
                 return _Judged(score=score, answers=tuple(answers))
-            messages = asked_again(messages)
         return _Judged(score=None, answers=tuple(answers))
 
-    def _answer(self, messages: list[dict[str, str]]) -> Answer:
+    def _answer(self, question: str) -> Answer:
         """Return the recorded answer, else the server's. Raises UserError if it does not answer."""
-        body = self._body(messages)
+        body = self._body(question)
         asked = digest_of(body)
-        with self._asking[int(asked[:LOCK_DIGITS], 16)]:
-            answer = self._recorded.get(asked)
-            if answer is None:
-                answer = self._answer_of_server(body)
-                self._recorded.add(asked, answer)
-            self._has_answered |= bool(answer.text)
+        answer = self._recorded.get(asked)
+        if answer is None:
+            answer = self._answer_of_server(body)
+            self._recorded.add(asked, answer)
+        self._has_answered |= bool(answer.text)
         return answer
 
-    def _body(self, messages: list[dict[str, str]]) -> dict[str, Any]:
+    def _body(self, question: str) -> dict[str, Any]:
         config = self._config
+        messages = [{"role": "user", "content": question}]  # without a system message, which some models refuse
         body: dict[str, Any] = {"model": config.model, "messages": messages, "temperature": config.temperature}
         body |= {"max_tokens": config.max_tokens, "seed": 0}
         if config.structured:
