@@ -89,7 +89,7 @@ def test_an_episode_that_is_done_ends_the_attempt(tmp_path: Path) -> None:
 
 def test_each_answer_can_be_an_action(tmp_path: Path) -> None:
     values = {"action_field": "letter", "observation_field": "board"}
-    trajectory = attempt(tmp_path, hangman, "c", "xyz", "t", **values)
+    trajectory = attempt(tmp_path, hangman, "c", "xyz", "<think>c or t?</think>t", **values)
     said = [message["content"] for message in trajectory.messages if message["role"] == "user"]
     assert said[0] == "c__"
     assert "one letter" in said[1]

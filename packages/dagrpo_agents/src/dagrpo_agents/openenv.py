@@ -19,6 +19,7 @@ from dagrpo.rewards.reporting import as_reward
 from dagrpo.rollout.agents import Agent, AgentContext, AgentKind, Limits
 from dagrpo.tools import CallContext, InfrastructureFailure, ToolFailure, ToolFunction, as_text
 from dagrpo_agents.episode import ENVIRONMENT_REWARD, attempt_in
+from dagrpo_answers.own_text import without_thoughts
 
 if TYPE_CHECKING:
     from websockets.asyncio.client import ClientConnection
@@ -74,7 +75,7 @@ class RemoteEpisode:
         if self.functions or self.over:
             return None
         try:
-            observation = await self.exchange("step", {self._config.action_field: answer})
+            observation = await self.exchange("step", {self._config.action_field: without_thoughts(answer)})
         except ToolFailure as failure:
             return str(failure)
         return self._text(observation)
