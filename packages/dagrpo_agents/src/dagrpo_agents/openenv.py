@@ -116,15 +116,7 @@ class RemoteEpisode:
                 with suppress(ConnectionClosed):  # a server that is full says so, and closes at once
                     await connection.send(json.dumps({"type": kind, "data": data}))
                 return self._read(read_json(await connection.recv()))
-            except (
-                OSError,
-                TimeoutError,
-                WebSocketException,
-                ValueError,
-                TypeError,
-                KeyError,
-                AttributeError,
-            ) as error:
+            except (OSError, WebSocketException, ValueError, TypeError, KeyError, AttributeError) as error:
                 # The border to a server that may say anything.
                 raise InfrastructureFailure(f"{self._config.address}: {type(error).__name__}: {error}") from error
 
