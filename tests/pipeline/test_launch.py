@@ -50,7 +50,10 @@ def _launch(folder: Path, *arguments: str) -> tuple[int, list[str]]:
     return done.returncode, done.stderr.splitlines()
 
 
-def test_every_process_gets_its_rank_and_the_arguments_as_they_are(tmp_path: Path) -> None:
+def test_every_process_gets_its_rank_and_the_arguments_as_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLURM_PROCID", "3")  # the whole run is a task of somebody's job
     assert _launch(tmp_path, "0", "well", "--nodes=7", "$a$$") == (0, [])
     assert {(tmp_path / rank).read_text() for rank in "01"} == {"--log 0 well --nodes=7 $a$$"}
     assert {path.name for path in tmp_path.glob("rank *")} == {"rank 0", "rank 1"}

@@ -44,14 +44,17 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """Parse the command line."""
     parser = argparse.ArgumentParser(prog="dagrpo.pipeline.launch", description=__doc__)
     parser.add_argument("--nodes", type=int, default=1, help="that train; further ones serve the policy")
-    parser.add_argument("--node", type=int, default=int(os.environ.get(NODE, "0")), help="number of this one, from 0")
+    parser.add_argument("--node", type=int, help="number of this one, from 0; in a task of srun by default the task's")
     parser.add_argument("--address", default="", help="HOST:PORT of the first of several nodes")
     parser.add_argument("--timeout", type=float, default=900.0, help="seconds until all nodes must have come")
     parser.add_argument("--servers", type=Path, help="folder in which nodes that serve find what to start")
     parser.add_argument("count", type=int, help="ranks on each node")
     parser.add_argument("script")
     parser.add_argument("arguments", nargs=argparse.REMAINDER)
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    if options.node is None:
+        options.node = int(os.environ.get(NODE, "0")) if options.address else 0  # a stage of one node may be any task
+    return options
 
 
 def run_ranks(options: argparse.Namespace) -> int:
