@@ -101,7 +101,7 @@ test-slurm: setup ## the tiny experiment through a SLURM that it starts, as root
 
 faults: export DAGRPO_FAULTS := whole
 
-faults: setup ## kill, damage, fill disks, run twice at once: hours; DAGRPO_FAULTS_KILLS and others say how much
+faults: setup ## kill processes, feed hostile inputs: hours; DAGRPO_FAULTS_KILLS and others say how much
 	pytest -m "" -s -v --durations=10 tests/faults
 
 lint: style ## formats, style, wording, sizes and types

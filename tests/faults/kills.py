@@ -8,11 +8,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
-from tests.faults import aims, kinds, phases, said
+from tests.faults import aims, kinds, phases
 from tests.faults.aftermath import Witness, orphans, other_bytes
 from tests.faults.kinds import Kind
 from tests.faults.tally import Fault, Tally
 from tests.pipeline.snakemake import clones
+
+from dagrpo.utils.files import read_json
 
 SECONDS_BETWEEN_LOOKS = 0.03
 SECONDS_BETWEEN_WITNESSES = 1.0  # who looks at every process
@@ -51,7 +53,7 @@ class Road:
             before = self._killed
             code = self._once(draw, witness)
             if code != 0 and self._killed == before and DVC_IS_LOCKED not in self._output():
-                self._differs(f"refused without a kill: {said.sentence_in(self.folder, self._output())}")
+                self._differs(f"refused without a kill: {_sentence_in(self.folder, self._output())}")
                 break
             # Whoever starts it again does so at once, or when all is quiet, as after a refusal.
             if self._killed == before or draw.random() < 0.5:
@@ -106,3 +108,12 @@ class Road:
 
     def _output(self) -> str:
         return (self.folder / "output.txt").read_text()
+
+
+def _sentence_in(folder: Path, output: str) -> str:
+    """Why a command was refused: as the stage that failed has written it down, else the last line of the output."""
+    failures = sorted((folder / ".state/failures").glob("*.json"), key=lambda path: path.stat().st_mtime)
+    if failures and "stage failed" in output:
+        return str(read_json(failures[-1])["sentence"])
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    return lines[-1] if lines else ""
