@@ -6,11 +6,10 @@ A file is named by its path and the sha256 of its content; a checkpoint by its m
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from graphlib import CycleError, TopologicalSorter
+from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from dagrpo.core.errors import UserError
 from dagrpo.utils.files import read_object
 
 PROVENANCE = "provenance.json"
@@ -86,7 +85,7 @@ def in_order(executions: Iterable[Execution]) -> list[Execution]:
     """Producers before consumers; among equals by seed (shared stages first), then by output path.
 
     An edge joins a path with the same content on both sides: content alone would make a circle of a checkpoint that
-    is passed through unchanged. Raises UserError if the executions still form a circle.
+    is passed through unchanged.
     """
     by_place = sorted(executions, key=_place)
     producer = {file: number for number, execution in enumerate(by_place) for file in execution.outputs}
@@ -96,11 +95,7 @@ def in_order(executions: Iterable[Execution]) -> list[Execution]:
             for number, execution in enumerate(by_place)
         }
     )
-    try:
-        sorter.prepare()
-    except CycleError as error:
-        stages = " -> ".join(by_place[number].stage for number in error.args[1])
-        raise UserError(f"The provenance files form a circle ({stages}): run these stages again.") from None
+    sorter.prepare()
     ordered: list[Execution] = []
     while sorter.is_active():
         ready = sorted(sorter.get_ready())
