@@ -100,12 +100,6 @@ def test_types_that_differ_between_tensors_are_kept(source: Path, tmp_path: Path
     assert set(manifest.tensors.dtypes) == {"bfloat16", "float32"}
 
 
-def test_a_truncated_shard_is_named(source: Path, damage: Callable[[Path], None]) -> None:
-    damage(source / "model.safetensors")
-    with pytest.raises(ValueError, match=r"model\.safetensors is truncated or not a safetensors file"):
-        _to_megatron(source)
-
-
 @pytest.mark.parametrize("lost", [None, os.unlink], ids=["truncated", "missing"])
 def test_a_distcp_file_that_is_not_whole_is_named(
     lost: Callable[[Path], None] | None, there: Path, damage: Callable[[Path], None]

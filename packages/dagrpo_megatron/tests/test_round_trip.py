@@ -66,14 +66,6 @@ def test_the_trainers_format_and_megatrons_convert_into_each_other(tmp_path: Pat
     assert (tmp_path / "dcp" / MANIFEST).read_bytes() == (tmp_path / "again" / MANIFEST).read_bytes()
 
 
-def test_tokenizer_and_chat_template_go_along(pristine: Path, tmp_path: Path) -> None:
-    write_as("megatron", open_checkpoint(pristine), tmp_path / "there", LARGE)
-    write_as("huggingface", open_checkpoint(tmp_path / "there"), tmp_path / "back", LARGE)
-    assert (tmp_path / "back" / MANIFEST).read_bytes() == (pristine / MANIFEST).read_bytes()
-    for name in ("tokenizer.json", "chat_template.jinja", "generation_config.json", "config.json"):
-        assert (tmp_path / "there" / name).read_bytes() == (pristine / name).read_bytes()
-
-
 @pytest.mark.nightly
 def test_the_same_weights_give_the_same_bytes_in_another_process(pristine: Path, tmp_path: Path) -> None:
     write_as("megatron", open_checkpoint(pristine), tmp_path / "first", LARGE)
