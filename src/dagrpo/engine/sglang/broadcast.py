@@ -14,7 +14,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch._C._distributed_c10d import PrefixStore, Store  # torch.distributed, for which no types are declared
+from torch._C._distributed_c10d import PrefixStore, Store, TCPStore  # for which torch.distributed declares no types
 from torch.distributed.distributed_c10d import GroupName, _new_process_group_helper, _world
 
 from dagrpo.checkpoints.tensors import Tensors
@@ -24,6 +24,7 @@ from dagrpo.engine.sglang.tensor_sync import lots
 from dagrpo.utils.distributed import listening_store
 
 _NUMBERS = count()
+SECONDS_TO_END = 5.0  # of work that was aborted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +59,7 @@ class BroadcastGroup:
         self._address, self._device, self._limit = address, device, timedelta(seconds=seconds)
         self._group: dist.ProcessGroup | None = None
         self._name = ""
-        self._stores: list[Store] = []  # of the present group; it ends when nothing refers to it
+        self._store: Store | None = None  # of the present group; it ends when nothing refers to it
 
     @contextmanager
     def formed(self, servers: int) -> Iterator[Mapping[str, Any]]:
@@ -67,8 +68,11 @@ class BroadcastGroup:
             dist.destroy_process_group(former)
         ranks = servers * self._ranks_each
         name, backend = f"dagrpo-{next(_NUMBERS)}", "nccl" if self._device.type == "cuda" else "gloo"
-        store, port = listening_store(self._address, 0, self._limit)
+        self._store, port = listening_store(self._address, 0, self._limit)
         fields = {"master_address": self._address, "master_port": port, "world_size": ranks + 1}
+
+        # A connection ends with the store: a thread that torch wakes while the interpreter ends would abort the process.
+        store = TCPStore(self._address, port, is_master=False, wait_for_workers=False, timeout=self._limit)
 
         def join() -> None:
             group, _ = _new_process_group_helper(
@@ -81,7 +85,7 @@ class BroadcastGroup:
                 timeout=self._limit,
             )
             _world.pg_group_ranks[group] = {}  # `destroy_process_group` expects it
-            self._group, self._stores, self._name = group, [store], name
+            self._group, self._name = group, name
 
         with _beside(join, self.abort):
             yield {**fields, "group_name": name, "backend": backend}
@@ -104,7 +108,7 @@ class BroadcastGroup:
 
         It is not destroyed: with gloo that would wait for a broadcast under way until its time limit.
         """
-        group, self._group, self._stores = self._group, None, []
+        group, self._group, self._store = self._group, None, None
         if group is not None and self._device.type == "cuda":
             group.abort()
         return group
@@ -134,7 +138,7 @@ class BroadcastGroup:
 def _beside(work: Callable[[], None], abort: Callable[[], object]) -> Iterator[None]:
     """Run `work` in a thread while the block runs. Raises ServerAway if it fails: a server has left half of the new weights.
 
-    After an error of the block `abort` ends the work, for which nothing waits: it would last until its time limit.
+    After an error of the block `abort` ends the work. A broadcast of gloo lasts until its time limit, for which nothing waits.
     """
     failures: list[Exception] = []
 
@@ -151,6 +155,7 @@ def _beside(work: Callable[[], None], abort: Callable[[], object]) -> Iterator[N
         thread.join()
     except BaseException:
         abort()
+        thread.join(SECONDS_TO_END)
         raise
     if failures:
         raise ServerAway(f"Weights could not be sent to all servers: {failures[0]}") from failures[0]
