@@ -168,7 +168,11 @@ def test_a_result_is_not_matched_with_the_servers_own_patterns(tmp_path: Path) -
     assert answers == [f'{{"a": "{text}"}}']
 
 
-@settings(max_examples=2, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=2,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(st.lists(anything.map(json.dumps), min_size=10, max_size=10))
 def test_any_result_is_a_text_or_a_failure(tmp_path: Path, results: list[str]) -> None:
     parts = [f'{{"content": [{{"type": "text", "text": {result}}}], "isError": {result}}}' for result in results]

@@ -4,10 +4,15 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
+from hypothesis import settings
 
 from dagrpo_answers import Judge
 
 Growth = Callable[[Callable[[str], object], Callable[[int], str]], float]
+
+if settings.get_current_profile_name() == "default":  # these tests by themselves, on a machine that may be busy
+    settings.register_profile("any machine", deadline=None, max_examples=25)
+    settings.load_profile("any machine")
 
 SMALL = 5_000  # characters
 FACTOR = 8

@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import cast
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.hostile import anything
 
@@ -84,6 +84,7 @@ def test_only_one_finite_number_is_a_score(embedding: str) -> None:
     assert _scored(b'[{"embedding": [-2], "meta_info": {"prompt_tokens": 5}}]') == [-2.0]
 
 
+@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(
     anything.map(lambda value: json.dumps([{"embedding": value}]).encode())
     | anything.map(lambda value: json.dumps(value).encode())
