@@ -104,9 +104,9 @@ def batches(sequences: TokenSequences, way: Way, micro_batch_size: int) -> Itera
     """The micro-batches of all sequences."""
     budget = Budget(sequences=micro_batch_size, layout=way.layout, share_prompts=way.share_prompts)
     splitter = MicroBatchSplitter(sequences, budget)
-    spans = splitter.arranged([slice(number, number + 1) for number in range(len(sequences))], 1)
+    spans = splitter.arrange([slice(number, number + 1) for number in range(len(sequences))], 1)
     for part in splitter.micro_batches(spans, 0, 1):
-        yield sequences.laid_out(part, PAD, CPU, way.layout, share_prompts=way.share_prompts)
+        yield sequences.lay_out(part, PAD, CPU, way.layout, share_prompts=way.share_prompts)
 
 
 def tokens_of(batch: MicroBatch) -> int:

@@ -35,8 +35,8 @@ from dagrpo.pipeline.plan.sequences import Lengths
 from dagrpo.pipeline.plan.training import of_train
 from dagrpo.trainer.batches.batch import Batch, TokenSequences
 from dagrpo.trainer.model.fsdp import load_policy, load_reference
-from dagrpo.trainer.model.optimizer import policy_optimizer
-from dagrpo.trainer.model.prepare import resolved
+from dagrpo.trainer.model.optimizer import make_optimizer
+from dagrpo.trainer.model.prepare import resolve_budget
 from dagrpo.trainer.update.policy_update import PolicyUpdate
 from dagrpo.utils.distributed import single_process
 
@@ -161,10 +161,10 @@ def _update(params: Params, model: Path) -> PolicyUpdate:
     return PolicyUpdate(
         policy=policy,
         reference=load_reference(model, world, policy) if params.algorithm.kl.coefficient > 0 else None,
-        optimizer=policy_optimizer(policy, training),
+        optimizer=make_optimizer(policy, training),
         algorithm=params.algorithm,
         training=training,
-        budget=resolved(params.runtime.training, policy, world),
+        budget=resolve_budget(params.runtime.training, policy, world),
         temperature=1.0,
         max_new_tokens=params.rollout.max_new_tokens,
         pad_token_id=0,

@@ -32,7 +32,7 @@ from dagrpo.trainer.batches.batch import Batch, TokenSequences
 from dagrpo.trainer.batches.budget import Budget
 from dagrpo.trainer.config.training import Training
 from dagrpo.trainer.model.fsdp import load_policy
-from dagrpo.trainer.model.optimizer import policy_optimizer
+from dagrpo.trainer.model.optimizer import make_optimizer
 from dagrpo.trainer.update.policy_update import PolicyUpdate
 from dagrpo.utils.distributed import single_process
 
@@ -117,7 +117,7 @@ class _Steps:
         self._update = PolicyUpdate(
             policy=policy,
             reference=None,
-            optimizer=policy_optimizer(policy, training),
+            optimizer=make_optimizer(policy, training),
             algorithm=Algorithm(),
             training=training,
             budget=Budget(sequences=MICRO_BATCH),
@@ -130,7 +130,7 @@ class _Steps:
     def take(self, number: int) -> float:
         """Processor seconds of a step of which no picture was seen before."""
         batch, start = self._rollouts(number), time.process_time()
-        self._update.run(number, batch, self._update.computed_before(batch))
+        self._update.run(number, batch, self._update.compute_before(batch))
         return time.process_time() - start
 
     def _rollouts(self, number: int) -> Batch:

@@ -28,7 +28,7 @@ from dagrpo.trainer.config.checks import Gates
 from dagrpo.trainer.config.training import Training
 from dagrpo.trainer.model.fsdp import load_policy
 from dagrpo.trainer.model.policy import token_logprobs
-from dagrpo.trainer.sampling.prompt_sampler import training_prompts
+from dagrpo.trainer.sampling.prompt_sampler import read_training_prompts
 from dagrpo.utils.distributed import single_process
 from dagrpo.utils.files import read_json
 from dagrpo.utils.tables import write_parquet
@@ -64,7 +64,7 @@ def test_engine_and_trainer_agree_in_bfloat16_within_the_band_of_the_gate(engine
 def test_the_gates_of_a_run_pass(engine: ServerPool, initial: Path, tmp_path: Path) -> None:
     write_parquet(tmp_path / "train.parquet", to_table([runs.task_row(number) for number in range(4)]))
     rollout, world = Rollout(dtype="bfloat16"), single_process()
-    problems = training_prompts(
+    problems = read_training_prompts(
         tmp_path / "train.parquet", PromptRenderer(load_tokenizer(initial), rollout), Training(prompts_per_step=4)
     )
     probe = Probe(

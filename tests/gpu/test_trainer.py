@@ -120,7 +120,7 @@ def _computed(
 ) -> list[torch.Tensor]:
     """Logprobs, and the gradient of their weighted sum as one vector."""
     policy.zero_grad()
-    batch = sequences.laid_out(range(len(sequences)), 0, torch.device("cuda"), layout, share_prompts=share_prompts)
+    batch = sequences.lay_out(range(len(sequences)), 0, torch.device("cuda"), layout, share_prompts=share_prompts)
     logprobs = token_logprobs(policy, batch, 1.0).logprobs
     (logprobs * torch.linspace(-1, 1, len(logprobs), device="cuda")).mean().backward()  # type: ignore[no-untyped-call]
     gradients = [weight.grad.flatten() for weight in policy.parameters() if weight.grad is not None]

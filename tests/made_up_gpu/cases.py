@@ -195,7 +195,7 @@ def _update(policy: Any, world: Any, budget: Any, dtype: str) -> tuple[Any, Any]
     """The update of a policy, and its optimizer."""
     from dagrpo.algorithms.config import Algorithm
     from dagrpo.trainer.config.training import Training
-    from dagrpo.trainer.model.optimizer import policy_optimizer
+    from dagrpo.trainer.model.optimizer import make_optimizer
     from dagrpo.trainer.update.policy_update import PolicyUpdate
 
     training = Training.model_validate(
@@ -208,7 +208,7 @@ def _update(policy: Any, world: Any, budget: Any, dtype: str) -> tuple[Any, Any]
             "dtype": dtype,
         }
     )
-    optimizer = policy_optimizer(policy, training)
+    optimizer = make_optimizer(policy, training)
     update = PolicyUpdate(
         policy=policy,
         reference=None,

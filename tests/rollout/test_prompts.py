@@ -20,7 +20,7 @@ from dagrpo.models.tokenizer import character_tokenizer
 from dagrpo.rollout.config import Conversation
 from dagrpo.rollout.prompts import PromptRenderer, prompt_indices, read_split, render_row
 from dagrpo.trainer.config.training import Training
-from dagrpo.trainer.sampling.prompt_sampler import training_prompts
+from dagrpo.trainer.sampling.prompt_sampler import read_training_prompts
 from dagrpo.utils.tables import write_parquet
 
 TOKENIZER = character_tokenizer(256)
@@ -41,7 +41,7 @@ def training(**values: Any) -> Training:
 
 
 def test_a_prompt_ends_where_the_policy_is_to_begin(prompts: PromptRenderer, tmp_path: Path) -> None:
-    (only,) = training_prompts(split(tmp_path, task_row()), prompts, training())
+    (only,) = read_training_prompts(split(tmp_path, task_row()), prompts, training())
     assert only.text == TOKENIZER.decode(list(only.token_ids))
     assert only.text.endswith("<|assistant|>")
     assert only.row.ground_truth == "3"
@@ -50,7 +50,7 @@ def test_a_prompt_ends_where_the_policy_is_to_begin(prompts: PromptRenderer, tmp
 def test_a_prompt_that_is_too_long_is_named_by_file_and_row(prompts: PromptRenderer, tmp_path: Path) -> None:
     path = split(tmp_path, task_row(), task_row("9+" * 40 + "9=?"))
     with pytest.raises(UserError, match=r"train.parquet row 1: the prompt has \d+ tokens, .* is 64: raise it"):
-        training_prompts(path, prompts, training())
+        read_training_prompts(path, prompts, training())
 
 
 def test_a_split_without_rows_is_refused_with_the_remedy(tmp_path: Path) -> None:
@@ -62,7 +62,7 @@ def test_only_problems_within_the_range_of_pass_rates_and_unrated_ones_are_train
     prompts: PromptRenderer, tmp_path: Path
 ) -> None:
     path = split(tmp_path, *(task_row(pass_rate=rate) for rate in (0.0, 0.25, None, 0.75, 1.0)))
-    problems = training_prompts(path, prompts, training(min_pass_rate=0.25, max_pass_rate=0.75))
+    problems = read_training_prompts(path, prompts, training(min_pass_rate=0.25, max_pass_rate=0.75))
     assert [(each.index, each.row.pass_rate) for each in problems] == [(1, 0.25), (2, None), (3, 0.75)]
 
 
@@ -70,13 +70,13 @@ def test_too_few_problems_for_a_step_are_refused(prompts: PromptRenderer, tmp_pa
     path = split(tmp_path, task_row(pass_rate=0.5), task_row(pass_rate=1.0))
     sentence = r"has 1 problems to train on \(2 rows, .*fewer than training.prompts_per_step \(2\)"
     with pytest.raises(UserError, match=sentence):
-        training_prompts(path, prompts, training(prompts_per_step=2, max_pass_rate=0.75))
+        read_training_prompts(path, prompts, training(prompts_per_step=2, max_pass_rate=0.75))
 
 
 def test_a_curriculum_over_problems_without_a_pass_rate_is_refused(prompts: PromptRenderer, tmp_path: Path) -> None:
     path = split(tmp_path, task_row(pass_rate=0.5), task_row())
     with pytest.raises(UserError, match=r"row 1: training.order is easy_first, but .* has no pass rate: set diffic"):
-        training_prompts(path, prompts, training(order="easy_first"))
+        read_training_prompts(path, prompts, training(order="easy_first"))
 
 
 FIGURE = ({"role": "system", "content": "Look."}, {"role": "user", "content": "<image>Which is in <image>?"})
@@ -151,7 +151,7 @@ def test_a_prompt_that_its_pictures_make_too_long_can_be_made_shorter(
     with pytest.raises(
         UserError, match=r"the prompt has 30 tokens, .* or lower model\.max_pixels so that its pictures"
     ):
-        training_prompts(path, with_pictures, training(max_prompt_tokens=29))
+        read_training_prompts(path, with_pictures, training(max_prompt_tokens=29))
 
 
 @given(st.integers(0, 9), st.integers(1, 40), st.integers(1, 8))

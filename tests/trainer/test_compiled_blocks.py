@@ -64,7 +64,7 @@ def _batch(lengths: list[int], layout: str) -> MicroBatch:
     ids = [[1, 2, 3, *range(4, length + 1)] for length in lengths]
     whole = TokenSequences.of(ids, [[False] * 3 + [True] * (length - 3) for length in lengths])
     share = layout == "shared prompts"
-    return whole.laid_out(range(len(ids)), 0, CPU, "padded" if layout == "padded" else "packed", share_prompts=share)
+    return whole.lay_out(range(len(ids)), 0, CPU, "padded" if layout == "padded" else "packed", share_prompts=share)
 
 
 def _policy(case: str = "") -> Policy:
@@ -145,7 +145,7 @@ def test_one_graph_takes_sequences_with_pictures_and_the_tower_has_none(
 ) -> None:
     policy = vision.policy_of(family, tmp_path, tower).float()
     rows = ([0, 1, 2], [1, 3, 4, 0], [2, 3], [0, 4])
-    batches = [vision.sequences(each).laid_out(range(len(each)), 0, CPU, "padded") for each in rows]
+    batches = [vision.sequences(each).lay_out(range(len(each)), 0, CPU, "padded") for each in rows]
     _require_graphs(policy, batches, 1, "aot_eager")
 
 

@@ -20,7 +20,7 @@ from dagrpo.rewards.config import Reward
 from dagrpo.trainer import setup, training
 from dagrpo.trainer.model import loss_scale
 from dagrpo.trainer.run import TrainingRun, no_report, step_file
-from dagrpo.trainer.sampling.prompt_sampler import training_prompts
+from dagrpo.trainer.sampling.prompt_sampler import read_training_prompts
 from dagrpo.trainer.setup import Setup
 from dagrpo.utils.distributed import single_process
 from dagrpo.utils.tables import read_parquet
@@ -319,9 +319,11 @@ def _with_a_tool(monkeypatch: pytest.MonkeyPatch) -> None:
     """Problems that offer a tool, which the scripted policy does not know how to call."""
 
     def problems(*arguments: Any) -> list[Prompt]:
-        return [replace(each, tools=({"function": {"name": "calculator"}},)) for each in training_prompts(*arguments)]
+        return [
+            replace(each, tools=({"function": {"name": "calculator"}},)) for each in read_training_prompts(*arguments)
+        ]
 
-    monkeypatch.setattr(setup, "training_prompts", problems)
+    monkeypatch.setattr(setup, "read_training_prompts", problems)
 
 
 @pytest.mark.nightly

@@ -99,7 +99,7 @@ class Saver:
             notes[AHEAD] = len(pending.batches)
         beside = partial(prefetch_state.write, pending=pending)
         self._writing = _Writing(
-            tensors.prepared(
+            tensors.prepare_save(
                 run.state,
                 finished,
                 self._model,

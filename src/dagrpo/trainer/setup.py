@@ -22,15 +22,15 @@ from dagrpo.trainer.checks.suite import CheckSuite
 from dagrpo.trainer.clock import Clock
 from dagrpo.trainer.history import History
 from dagrpo.trainer.metrics.throughput import Throughput
-from dagrpo.trainer.model.fsdp import load_reference, trained_policy
+from dagrpo.trainer.model.fsdp import load_reference, load_trained_policy
 from dagrpo.trainer.model.memory import require_room
-from dagrpo.trainer.model.optimizer import policy_optimizer
-from dagrpo.trainer.model.prepare import resolved
+from dagrpo.trainer.model.optimizer import make_optimizer
+from dagrpo.trainer.model.prepare import resolve_budget
 from dagrpo.trainer.run import AGENT, Report, TrainingRun, no_report
 from dagrpo.trainer.sampling import prefetch_state
 from dagrpo.trainer.sampling.held_out import HeldOutEvaluations
 from dagrpo.trainer.sampling.prefetch import Prefetch
-from dagrpo.trainer.sampling.prompt_sampler import PromptSampler, training_prompts
+from dagrpo.trainer.sampling.prompt_sampler import PromptSampler, read_training_prompts
 from dagrpo.trainer.sampling.reward_model import open_reward_model
 from dagrpo.trainer.sampling.source import RolloutSource, SamplingSource
 from dagrpo.trainer.sampling.step_sampler import StepSampler
@@ -57,11 +57,11 @@ class Setup:
         self.held_out = HeldOutEvaluations(run, self.tokenizer, report_held_out) if world.is_rank_zero else None
         require_room(run.initial, "training", run.training, world)
         checkpointing = run.runtime.training.activation_checkpointing
-        self.policy = trained_policy(
+        self.policy = load_trained_policy(
             run.initial, world, run.training, run.rollout, run.seed, activation_checkpointing=checkpointing
         )
-        self.budget = resolved(run.runtime.training, self.policy, world)
-        self.optimizer = policy_optimizer(self.policy, run.training)
+        self.budget = resolve_budget(run.runtime.training, self.policy, world)
+        self.optimizer = make_optimizer(self.policy, run.training)
         self.base = tensor_digest_of(run.initial)
         self.record = Record(run.state)
         self.clock = Clock()
@@ -225,7 +225,7 @@ class Setup:
 
     def _read_prompts(self) -> list[Prompt]:
         renderer = PromptRenderer(self.tokenizer, self.run.rollout, processor_of(self.run.initial))
-        return training_prompts(self.run.train_split, renderer, self.run.training)
+        return read_training_prompts(self.run.train_split, renderer, self.run.training)
 
     def _pad_token_id(self) -> int:
         tokenizer = self.tokenizer

@@ -157,7 +157,7 @@ def accumulate(
     chunk = head_chunk_of(runtime, on_gpu=on_gpu, linear_head=policy.has_linear_head)
     for number, part in enumerate(parts, start=1):
         reduce_next(policy, reduction, is_last=number == len(parts))
-        micro_batch = sequences.laid_out(part, pad_token_id, world.device, layout)
+        micro_batch = sequences.lay_out(part, pad_token_id, world.device, layout)
         logprobs = token_logprobs(policy, micro_batch, 1.0, head_chunk_tokens=chunk).logprobs
         loss = -logprobs.sum() / sum(sequences.trained)
         loss.backward()  # type: ignore[no-untyped-call]

@@ -31,7 +31,7 @@ from dagrpo.trainer.config.sft import Sft
 from dagrpo.trainer.config.training import Training
 from dagrpo.trainer.metrics.throughput import Throughput
 from dagrpo.trainer.run import SftRun
-from dagrpo.trainer.sampling.prompt_sampler import training_prompts
+from dagrpo.trainer.sampling.prompt_sampler import read_training_prompts
 from dagrpo.trainer.sft import fine_tune
 from dagrpo.utils.distributed import single_process
 
@@ -61,12 +61,14 @@ def _with_a_tool_and_a_known_peak(monkeypatch: pytest.MonkeyPatch) -> None:
     known = Throughput.of
 
     def problems(*arguments: Any) -> list[Prompt]:
-        return [replace(each, tools=({"function": {"name": "calculator"}},)) for each in training_prompts(*arguments)]
+        return [
+            replace(each, tools=({"function": {"name": "calculator"}},)) for each in read_training_prompts(*arguments)
+        ]
 
     def of(*arguments: Any) -> Throughput:
         return replace(known(*arguments), update_peak=1e12, rollout_peak=1e12)
 
-    monkeypatch.setattr(setup, "training_prompts", problems)
+    monkeypatch.setattr(setup, "read_training_prompts", problems)
     monkeypatch.setattr(Throughput, "of", of)
 
 

@@ -44,15 +44,15 @@ def test_tokens_count_with_their_padding_and_a_longer_sequence_is_alone() -> Non
 def test_what_is_cut_is_sorted_from_long_to_short_in_each_ranks_share_and_equals_keep_their_order() -> None:
     spans = _spans(*[1] * 6)
     splitter = _splitter([3, 5, 3, 2, 4, 4], sequences=2)
-    assert [span.start for span in splitter.arranged(spans, 1)] == [1, 4, 5, 0, 2, 3]
-    assert [span.start for span in splitter.arranged(spans, 2)] == [1, 0, 2, 4, 5, 3]
-    assert splitter.micro_batches(splitter.arranged(spans, 1), 0, 1) == [(1, 4), (5, 0), (2, 3)]
+    assert [span.start for span in splitter.arrange(spans, 1)] == [1, 4, 5, 0, 2, 3]
+    assert [span.start for span in splitter.arrange(spans, 2)] == [1, 0, 2, 4, 5, 3]
+    assert splitter.micro_batches(splitter.arrange(spans, 1), 0, 1) == [(1, 4), (5, 0), (2, 3)]
 
 
 def test_one_micro_batch_stays_in_order() -> None:
     spans = _spans(*[1] * 4)
-    assert _splitter([2, 5, 3, 4]).arranged(spans, 1) == spans
-    assert _splitter([2, 5, 3, 4], sequences=2).arranged(spans, 2) == spans
+    assert _splitter([2, 5, 3, 4]).arrange(spans, 1) == spans
+    assert _splitter([2, 5, 3, 4], sequences=2).arrange(spans, 2) == spans
 
 
 def test_a_picture_counts_once_however_many_sequences_show_it() -> None:
@@ -76,7 +76,7 @@ def test_ranks_share_all_sequences_in_equally_many_micro_batches_within_the_budg
 ) -> None:
     flat, spans = [*itertools.chain.from_iterable(lengths)], _spans(*map(len, lengths))
     splitter = _splitter(flat, sequences=size, tokens=tokens) if flat else _splitter([2])
-    arranged = splitter.arranged(spans, ranks)
+    arranged = splitter.arrange(spans, ranks)
     shares = [splitter.micro_batches(arranged, rank, ranks) for rank in range(ranks)]
     assert len({len(share) for share in shares}) == 1
     assert sorted(number for share in shares for part in share for number in part) == [*range(len(flat))]

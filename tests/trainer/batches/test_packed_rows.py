@@ -47,7 +47,7 @@ from dagrpo.trainer.model import packed_attention
 from dagrpo.trainer.model.layout import prepare_layout
 from dagrpo.trainer.model.lora import add_adapter, begin
 from dagrpo.trainer.model.policy import Policy, token_logprobs
-from dagrpo.trainer.model.prepare import resolved
+from dagrpo.trainer.model.prepare import resolve_budget
 from dagrpo.utils.distributed import single_process
 
 CPU = torch.device("cpu")
@@ -354,5 +354,5 @@ def test_who_asks_for_no_layout_gets_the_devices_own_or_one_that_shares_prompts(
 def test_packed_rows_share_prompts_where_layers_are_computed_again() -> None:
     asked = {"share_prompts": True, "activation_checkpointing": True, "layout": "packed"}
     policy = Policy(Qwen2ForCausalLM(Qwen2Config(**SIZES)).eval())
-    budget = resolved(TrainingRuntime.model_validate(asked), policy, single_process())
+    budget = resolve_budget(TrainingRuntime.model_validate(asked), policy, single_process())
     assert budget == Budget(sequences=256, layout="packed", share_prompts=True)

@@ -24,7 +24,7 @@ from dagrpo.trainer.batches.budget import Budget, usual_sharing
 from dagrpo.trainer.batches.micro_batches import MicroBatchSplitter
 from dagrpo.trainer.config.runtime import Layout, TrainingRuntime
 from dagrpo.trainer.model.policy import Policy, token_logprobs
-from dagrpo.trainer.model.prepare import resolved
+from dagrpo.trainer.model.prepare import resolve_budget
 from dagrpo.utils.distributed import single_process
 
 CPU = torch.device("cpu")
@@ -59,14 +59,14 @@ def test_micro_batches_keep_groups_together_and_count_a_prompt_once() -> None:
     pairs = [([*range(1, 10)], [2, 2, 2])] * 4 + [([1] * 5, [3])] + [([*range(2, 11)], [4])] * 4
     sequences, spans = _sequences(pairs), [slice(number, number + 1) for number in range(9)]
     splitter = MicroBatchSplitter(sequences, Budget(sequences=99, tokens=25, share_prompts=True, layout="packed"))
-    arranged = splitter.arranged(spans, 1)
+    arranged = splitter.arrange(spans, 1)
     assert splitter.micro_batches(arranged, 0, 1) == [(0, 1, 2, 3), (5, 6, 7, 8, 4)]
 
 
 def test_a_model_that_cannot_be_packed_shares_no_prompts() -> None:
     policy = Policy(MambaForCausalLM(MambaConfig(vocab_size=40, hidden_size=16, num_hidden_layers=1, state_size=4)))
     with pytest.raises(UserError, match=r"set runtime\.training\.share_prompts to false"):
-        resolved(TrainingRuntime(share_prompts=True), policy, single_process())
+        resolve_budget(TrainingRuntime(share_prompts=True), policy, single_process())
 
 
 @pytest.mark.parametrize(
@@ -75,14 +75,14 @@ def test_a_model_that_cannot_be_packed_shares_no_prompts() -> None:
 )
 def test_who_does_not_say_shares_prompts_in_packed_rows(layout: Layout | None, asked: bool | None, share: bool) -> None:
     policy = Policy(Qwen2ForCausalLM(Qwen2Config(**SIZES)).eval())
-    budget = resolved(TrainingRuntime(layout=layout, share_prompts=asked), policy, single_process())
+    budget = resolve_budget(TrainingRuntime(layout=layout, share_prompts=asked), policy, single_process())
     assert budget.layout == ("padded" if layout == "padded" else "packed")
     assert budget.share_prompts == share
 
 
 def test_no_model_is_refused_that_cannot_share_prompts_if_nobody_asks_for_it() -> None:
     policy = Policy(MambaForCausalLM(MambaConfig(vocab_size=40, hidden_size=16, num_hidden_layers=1, state_size=4)))
-    budget = resolved(TrainingRuntime(), policy, single_process())
+    budget = resolve_budget(TrainingRuntime(), policy, single_process())
     assert (budget.layout, budget.share_prompts) == ("padded", False)
 
 

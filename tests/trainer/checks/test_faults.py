@@ -20,7 +20,7 @@ from dagrpo.trainer import setup
 from dagrpo.trainer.checks.probe import OUTSIDE
 from dagrpo.trainer.checks.weight_sync import COMPARED
 from dagrpo.trainer.config.training import Training
-from dagrpo.trainer.model.fsdp import trained_policy
+from dagrpo.trainer.model.fsdp import load_trained_policy
 from dagrpo.trainer.model.policy import Policy
 from dagrpo.trainer.run import TrainingRun
 from dagrpo.trainer.state.records import Record
@@ -187,7 +187,7 @@ def _break(monkeypatch: pytest.MonkeyPatch, steps: set[int]) -> None:
     """Make one number of the gradient of some of the steps, from 1, one that is not finite."""
 
     def broken(*arguments: Any, **options: Any) -> Policy:
-        policy, taken = trained_policy(*arguments, **options), 0
+        policy, taken = load_trained_policy(*arguments, **options), 0
 
         def hook(gradient: torch.Tensor) -> torch.Tensor:
             nonlocal taken
@@ -200,7 +200,7 @@ def _break(monkeypatch: pytest.MonkeyPatch, steps: set[int]) -> None:
         policy.model.model.norm.weight.register_hook(hook)
         return policy
 
-    monkeypatch.setattr(setup, "trained_policy", broken)
+    monkeypatch.setattr(setup, "load_trained_policy", broken)
 
 
 def test_a_step_whose_gradient_is_not_finite_is_skipped_and_the_same_after_an_interruption(

@@ -29,7 +29,7 @@ from dagrpo.trainer.checks.weight_sync import COMPARED, WeightSyncCheck
 from dagrpo.trainer.config.checks import Gates
 from dagrpo.trainer.config.training import Training
 from dagrpo.trainer.model.fsdp import load_policy
-from dagrpo.trainer.sampling.prompt_sampler import training_prompts
+from dagrpo.trainer.sampling.prompt_sampler import read_training_prompts
 from dagrpo.utils.distributed import single_process
 from dagrpo.utils.tables import read_parquet, write_parquet
 
@@ -62,7 +62,7 @@ def probe_of(initial: Path, tmp_path: Path) -> Callable[[Rollout], Probe]:
     write_parquet(tmp_path / "train.parquet", to_table([runs.task_row(number) for number in range(4)]))
 
     def make(rollout: Rollout) -> Probe:
-        problems = training_prompts(
+        problems = read_training_prompts(
             tmp_path / "train.parquet", PromptRenderer(load_tokenizer(initial), rollout), Training(prompts_per_step=4)
         )
         world = single_process()

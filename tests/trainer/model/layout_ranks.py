@@ -19,7 +19,7 @@ from dagrpo.trainer.model import layout as gate
 from dagrpo.trainer.model.fsdp import load_policy
 from dagrpo.trainer.model.layout import prepare_layout
 from dagrpo.trainer.model.policy import Policy
-from dagrpo.trainer.model.prepare import resolved
+from dagrpo.trainer.model.prepare import resolve_budget
 from dagrpo.utils.distributed import World, process_group
 
 OWN_CHANGE = gate._change
@@ -44,7 +44,7 @@ def _change_of_a_nat(policy: Policy, *, share_prompts: bool) -> Tensor:
 
 def _refused_sharing(policy: Policy, world: World) -> str:
     try:
-        resolved(TrainingRuntime(share_prompts=True), policy, world)
+        resolve_budget(TrainingRuntime(share_prompts=True), policy, world)
     except UserError as error:
         return str(error)
     return "nothing was refused"

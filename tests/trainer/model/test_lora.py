@@ -104,7 +104,7 @@ def test_what_the_policy_computes_is_what_the_merged_weights_compute_as_often_as
 def test_the_gradient_and_the_optimizer_have_the_adapter_alone(inputs: Inputs) -> None:
     policy = _policy(inputs[0])
     optimizer = adamw(policy.parameters(), 0.0)
-    padded = updates.rollouts(0).laid_out(range(3), 0, torch.device("cpu"))
+    padded = updates.rollouts(0).lay_out(range(3), 0, torch.device("cpu"))
     token_logprobs(policy, padded, 1.0).logprobs.sum().backward()  # type: ignore[no-untyped-call]
     with_gradient = {name for name, parameter in policy.named_parameters() if parameter.grad is not None}
     assert with_gradient == {name for name, _ in policy.named_parameters() if ".lora_" in name}
@@ -128,7 +128,7 @@ def test_the_reference_is_the_policy_without_its_adapter_whose_gradient_goes_on(
     policy, plain = _policy(inputs[0]), load_policy(inputs[0], single_process())
     _moved(policy)
     reference = load_reference(inputs[0], single_process(), policy)
-    padded = updates.rollouts(0).laid_out(range(3), 0, torch.device("cpu"))
+    padded = updates.rollouts(0).lay_out(range(3), 0, torch.device("cpu"))
     ours = token_logprobs(policy, padded, 1.0).logprobs
     with torch.no_grad():
         theirs = token_logprobs(reference, padded, 1.0).logprobs

@@ -11,7 +11,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from dagrpo.core.errors import UserError
 from dagrpo.trainer.config.training import Training
 from dagrpo.trainer.model.fsdp import load_policy
-from dagrpo.trainer.model.optimizer import adamw, allocate_moments, policy_optimizer, stochastically_rounded, take_step
+from dagrpo.trainer.model.optimizer import adamw, allocate_moments, make_optimizer, stochastically_rounded, take_step
 from dagrpo.trainer.model.vision_tower import tower_module
 from dagrpo.trainer.state import states, tensors
 from dagrpo.utils.distributed import single_process
@@ -20,7 +20,7 @@ from dagrpo.utils.distributed import single_process
 def _moved(tmp_path: Path, training: Training) -> dict[str, float]:
     """How far each parameter goes in one step of a gradient of ones: as far as its learning rate."""
     policy = vision.policy_of("qwen2_5_vl", tmp_path, training.vision)
-    optimizer = policy_optimizer(policy, training)
+    optimizer = make_optimizer(policy, training)
     before = {name: parameter.detach().clone() for name, parameter in policy.model.named_parameters()}
     for parameter in policy.model.parameters():
         parameter.grad = torch.ones_like(parameter) if parameter.requires_grad else None

@@ -77,7 +77,7 @@ def test_a_softmax_over_the_support_is_that_of_transformers_over_these_tokens_al
         support=support,
     )
     extras = Extras(entropy_gradient=True, collision=True)
-    ours = token_logprobs(Policy(model), rollouts.laid_out(range(2), 0, CPU), 0.7, extras)
+    ours = token_logprobs(Policy(model), rollouts.lay_out(range(2), 0, CPU), 0.7, extras)
     first, second = (model(input_ids=torch.tensor([ids])).logits[0].double() / 0.7 for ids in ([5, 6, 7, 8], [9, 10]))
     three, whole = torch.log_softmax(first[1, [3, 7, 9]], -1), torch.log_softmax(second[0], -1)
     zero = torch.zeros(())
@@ -92,7 +92,7 @@ def test_a_softmax_over_the_support_is_that_of_transformers_over_these_tokens_al
     )
     (ours.logprobs.sum() + ours.entropy.sum()).backward()  # type: ignore[no-untyped-call]
     assert all(parameter.grad is None or parameter.grad.isfinite().all() for parameter in model.parameters())
-    second_part = rollouts.laid_out(range(1, 2), 0, CPU)
+    second_part = rollouts.lay_out(range(1, 2), 0, CPU)
     torch.testing.assert_close(
         token_logprobs(Policy(model), second_part, 0.7).logprobs, ours.logprobs[2:], atol=1e-5, rtol=1e-5
     )

@@ -27,7 +27,7 @@ from dagrpo.rollout.prompts import PromptRenderer
 from dagrpo.trainer.checks.logprob_agreement import OUTSIDE
 from dagrpo.trainer.run import TrainingRun
 from dagrpo.trainer.sampling import prefetch_state
-from dagrpo.trainer.sampling.prompt_sampler import training_prompts
+from dagrpo.trainer.sampling.prompt_sampler import read_training_prompts
 from dagrpo.trainer.state import states
 from dagrpo.utils.tables import read_parquet
 
@@ -307,7 +307,9 @@ def test_a_batch_is_read_back_to_the_bit(inputs: Inputs, tmp_path: Path) -> None
     )
     runs.execute(run, stop=lambda step: step == 3)
     saved = states.at(run.state, 2).folder
-    problems = training_prompts(run.train_split, PromptRenderer(load_tokenizer(run.initial), run.rollout), run.training)
+    problems = read_training_prompts(
+        run.train_split, PromptRenderer(load_tokenizer(run.initial), run.rollout), run.training
+    )
     read = prefetch_state.read(saved, problems)
     (batch,) = read.batches.values()
     assert batch.step == 2

@@ -27,7 +27,7 @@ from dagrpo.rollout.session import Session
 from dagrpo.trainer.batches.rollouts import Rollouts
 from dagrpo.trainer.clock import Clock
 from dagrpo.trainer.config.training import Training
-from dagrpo.trainer.sampling.prompt_sampler import PromptSampler, training_prompts
+from dagrpo.trainer.sampling.prompt_sampler import PromptSampler, read_training_prompts
 from dagrpo.trainer.sampling.step_sampler import StepSampler
 from dagrpo.trainer.update.advantages import step_advantages
 from dagrpo.utils.tables import read_parquet
@@ -64,7 +64,7 @@ def _flaky(agent: Agent) -> Agent:
 def _rollouts_of_a_flaky_agent(folder: Path, *, permuted: bool, max_excluded: float) -> Rollouts:
     run = runs.training_run(runs.make_inputs(folder), folder / "state", folder, steps=3, permuted=permuted)
     tokenizer = load_tokenizer(run.initial)
-    problems = training_prompts(run.train_split, PromptRenderer(tokenizer, run.rollout), run.training)
+    problems = read_training_prompts(run.train_split, PromptRenderer(tokenizer, run.rollout), run.training)
     engine = runs.ScriptedEngine(run.initial, [])
     engine.load(open_tensors(run.initial), "step_0")
     with Grader(1.0) as grader, single_turns(tokenizer, runs.MAX_NEW_TOKENS) as agent:
@@ -122,7 +122,7 @@ def sampled(tmp_path_factory: pytest.TempPathFactory) -> _Sampled:
     folder: Path = tmp_path_factory.mktemp("inputs")
     run = runs.training_run(runs.make_inputs(folder), folder / "state", folder, steps=3)
     tokenizer = load_tokenizer(run.initial)
-    problems = training_prompts(run.train_split, PromptRenderer(tokenizer, run.rollout), run.training)
+    problems = read_training_prompts(run.train_split, PromptRenderer(tokenizer, run.rollout), run.training)
     engine = _Notebook(run.initial, [])
     engine.load(open_tensors(run.initial), "step_2")
     with Grader(1.0) as grader, single_turns(tokenizer, runs.MAX_NEW_TOKENS) as agent:
@@ -152,7 +152,7 @@ def _greedy_step(
         run, training=training, reward=Reward.model_validate(run.reward.model_dump() | changed.get("reward", {}))
     )
     tokenizer = load_tokenizer(run.initial)
-    problems = training_prompts(run.train_split, PromptRenderer(tokenizer, run.rollout), run.training)
+    problems = read_training_prompts(run.train_split, PromptRenderer(tokenizer, run.rollout), run.training)
     engine = _Notebook(run.initial, [])
     engine.load(open_tensors(run.initial), "step_2")
     with Grader(1.0) as grader, single_turns(tokenizer, runs.MAX_NEW_TOKENS) as agent:

@@ -177,7 +177,7 @@ def _rollouts(*samples: TokenSample, problem: Prompt = PROBLEM) -> Rollouts:
 def test_the_teacher_is_asked_for_what_the_policy_wrote_behind_its_own_prompt(prompt: TeacherPrompt) -> None:
     """The scripted engine gives a token the logprob -number / 10: of 7, 8 and 4, not of the tool's 9."""
     teacher = Teacher(engine=ScriptedEngine(), prompt=prompt, lockstep=True, longest=100)
-    scored = teacher.scored(_rollouts(SAMPLE, replace(SAMPLE, token_ids=(*PROMPT, 1, 2, 3, 3)))).teacher_logprobs
+    scored = teacher.score(_rollouts(SAMPLE, replace(SAMPLE, token_ids=(*PROMPT, 1, 2, 3, 3)))).teacher_logprobs
     assert scored is not None
     assert scored.tolist() == pytest.approx([-0.7, -0.8, -0.4, -0.1, -0.2, -0.3])
 
@@ -185,15 +185,15 @@ def test_the_teacher_is_asked_for_what_the_policy_wrote_behind_its_own_prompt(pr
 def test_a_sequence_that_is_too_long_or_begins_otherwise_is_refused() -> None:
     short = Teacher(engine=ScriptedEngine(), prompt=plain_prompt, lockstep=True, longest=6)
     with pytest.raises(UserError, match="would read 6 tokens, and it takes less than 6"):
-        short.scored(_rollouts(SAMPLE))
+        short.score(_rollouts(SAMPLE))
     pictured = replace(PROBLEM, row=replace(PROBLEM.row, images=(picture(),)))
     with pytest.raises(
         UserError, match=r"or lower model\.max_pixels so that its pictures take fewer, or take a teacher"
     ):
-        short.scored(_rollouts(SAMPLE, problem=pictured))
+        short.score(_rollouts(SAMPLE, problem=pictured))
     longer = Teacher(engine=ScriptedEngine(), prompt=_longer, lockstep=True, longest=100)
     with pytest.raises(UserError, match="row 3: the chat template rewrites the prompt"):
-        longer.scored(_rollouts(replace(SAMPLE, token_ids=(0, 0, 7, 8, 9, 4))))
+        longer.score(_rollouts(replace(SAMPLE, token_ids=(0, 0, 7, 8, 9, 4))))
 
 
 def test_a_prompt_with_solution_has_it_behind_the_problem(inputs: Inputs) -> None:

@@ -13,9 +13,9 @@ from dagrpo.trainer.batches.batch import Batch
 from dagrpo.trainer.batches.budget import Budget
 from dagrpo.trainer.config.runtime import TrainingRuntime
 from dagrpo.trainer.config.training import Training
-from dagrpo.trainer.model.fsdp import load_reference, trained_policy
-from dagrpo.trainer.model.optimizer import policy_optimizer
-from dagrpo.trainer.model.prepare import prepare, resolved
+from dagrpo.trainer.model.fsdp import load_reference, load_trained_policy
+from dagrpo.trainer.model.optimizer import make_optimizer
+from dagrpo.trainer.model.prepare import prepare, resolve_budget
 from dagrpo.trainer.state import states, tensors
 from dagrpo.trainer.state.digest_table import Hash
 from dagrpo.trainer.update.policy_update import NOT_SAVED, PolicyUpdate
@@ -43,14 +43,14 @@ class UpdatedPolicy:
 
     def __init__(self, run: UpdateInputs, world: World, *, activation_checkpointing: bool = False) -> None:
         tokenizer = load_tokenizer(run.initial)
-        policy = trained_policy(
+        policy = load_trained_policy(
             run.initial, world, run.training, run.rollout, run.seed, activation_checkpointing=activation_checkpointing
         )
         self.model = policy.model
         self._run = run
         self._world = world
         self._policy = policy
-        self._optimizer = policy_optimizer(policy, run.training)
+        self._optimizer = make_optimizer(policy, run.training)
         self._base = tensor_digest_of(run.initial)
         self._reference = None
         if run.algorithm.kl.coefficient > 0:
@@ -70,7 +70,7 @@ class UpdatedPolicy:
 
     def budget(self, runtime: TrainingRuntime) -> Budget:
         """Return the budget of runtime.training for this policy. Raises UserError if the policy does not support it."""
-        budget = resolved(runtime, self._policy, self._world)
+        budget = resolve_budget(runtime, self._policy, self._world)
         self._prepared.add(budget)
         return budget
 

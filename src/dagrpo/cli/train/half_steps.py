@@ -77,7 +77,7 @@ class RolloutHalf:
 def _table(step: int, sampler: StepSampler, update: PolicyUpdate) -> pa.Table:
     """Sample a step (1-based); return its rollouts with their advantages."""
     rollouts = sampler.sample(step - 1, Clock())
-    before = update.computed_before(rollouts.batch())
+    before = update.compute_before(rollouts.batch())
     advantages = update.advantages(rollouts, before)
     return rollout_rows(replace(rollouts, advantages=advantages), before.logprobs)
 

@@ -158,7 +158,7 @@ class TokenSequences:
             pictures=None if self.pictures is None else self.pictures.padded(numbers),
         )
 
-    def laid_out(
+    def lay_out(
         self,
         numbers: Sequence[int],
         pad_token_id: int,
@@ -243,7 +243,7 @@ class Batch:
         assert len(self.positive) == len(self.trajectories) == len(self.sequences)
         assert bool((self.trajectories.diff() >= 0).all()), "a trajectory's sequences are not next to each other"
 
-    def laid_out(
+    def lay_out(
         self,
         numbers: Sequence[int],
         pad_token_id: int,
@@ -252,8 +252,8 @@ class Batch:
         *,
         share_prompts: bool = False,
     ) -> MicroBatch:
-        """Return some of the sequences as one batch; see TokenSequences.laid_out."""
-        batch = self.sequences.laid_out(numbers, pad_token_id, device, layout, share_prompts=share_prompts)
+        """Return some of the sequences as one batch; see TokenSequences.lay_out."""
+        batch = self.sequences.lay_out(numbers, pad_token_id, device, layout, share_prompts=share_prompts)
         if self.support is None:
             return batch
         return replace(batch, support=self.support.padded(self.sequences.trained_places(numbers), device))

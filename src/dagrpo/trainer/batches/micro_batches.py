@@ -24,7 +24,7 @@ class MicroBatchSplitter:
         self._patches = patches
         self._places = sequences.pictures.places if sequences.pictures is not None and patches else None
 
-    def arranged(self, spans: Sequence[slice], ranks: int) -> list[slice]:
+    def arrange(self, spans: Sequence[slice], ranks: int) -> list[slice]:
         """Return the spans in cutting order: each rank's share from the longest to the shortest.
 
         So neighbours need little padding, and the largest memory is needed first. Equally long ones stay in order, and so

@@ -143,7 +143,7 @@ class Probe:
     def _laid_out(self, sequences: TokenSequences, part: range) -> MicroBatch:
         """Lay out a part of the sequences as the update lays out its micro-batches."""
         device, budget = self._world.device, self._budget
-        return sequences.laid_out(part, self._pad_token_id, device, budget.layout, share_prompts=budget.share_prompts)
+        return sequences.lay_out(part, self._pad_token_id, device, budget.layout, share_prompts=budget.share_prompts)
 
     def _shared(self, probe: ProbeCompletions | None) -> tuple[TokenSequences, TokenSupport | None]:
         """Return the engine's sequences and the sampling mask of the sampled half, sent from rank 0 to every rank."""

@@ -60,7 +60,7 @@ def prepare_compilation(
 
 def _fault(policy: Policy, world: World, layout: Layout, backend: str) -> str | None:
     """Compile the layers, compute a few tokens and their gradients; return the fault that a rank finds, or None."""
-    batch = EXAMPLE.laid_out(range(len(EXAMPLE)), 0, policy.model.device, layout)
+    batch = EXAMPLE.lay_out(range(len(EXAMPLE)), 0, policy.model.device, layout)
     known = _computed(policy, batch)
     reason = None
     try:

@@ -65,7 +65,7 @@ def load_policy(
     return policy
 
 
-def trained_policy(
+def load_trained_policy(
     initial: Path, world: World, training: Training, rollout: Rollout, seed: int, *, activation_checkpointing: bool
 ) -> Policy:
     """Return the policy that a run begins with, by these sections. Raises the errors of `load_policy`."""

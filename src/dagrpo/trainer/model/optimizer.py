@@ -48,7 +48,7 @@ def adamw(
     return kind(given, lr=0.0, betas=BETAS, weight_decay=weight_decay, fused=fused)
 
 
-def policy_optimizer(policy: Policy, training: Training) -> torch.optim.AdamW:
+def make_optimizer(policy: Policy, training: Training) -> torch.optim.AdamW:
     """Return the optimizer of GRPO, in which a vision tower may have another learning rate."""
     tower, own = tower_module(policy.model), training.vision_learning_rate
     moments = NAMED_DTYPES[training.moments_dtype]
@@ -150,13 +150,13 @@ def decayed(final: float, update: int, decay_updates: int) -> float:
 
 def apply_gradients(optimizer: torch.optim.AdamW, learning_rate: float, max_grad_norm: float) -> float:
     """Clip the gradient, update, clear. Returns the gradient's norm before clipping. Raises UserError if it is not finite."""
-    norm = clipped_norm(optimizer, max_grad_norm)
+    norm = clip_gradients(optimizer, max_grad_norm)
     require_finite_gradient(norm)
     take_step(optimizer, learning_rate)
     return norm
 
 
-def clipped_norm(optimizer: torch.optim.AdamW, max_grad_norm: float) -> float:
+def clip_gradients(optimizer: torch.optim.AdamW, max_grad_norm: float) -> float:
     """Clip the gradient over all ranks; return its norm before that."""
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     return _over_ranks(torch.nn.utils.clip_grad_norm_(parameters, max_grad_norm))

@@ -12,7 +12,7 @@ from dagrpo.trainer.model.policy import Policy
 from dagrpo.utils.distributed import World
 
 
-def resolved(runtime: TrainingRuntime, policy: Policy, world: World) -> Budget:
+def resolve_budget(runtime: TrainingRuntime, policy: Policy, world: World) -> Budget:
     """Return the budget with layout, share_prompts and compile filled in, and prepare the policy for it. Every rank calls this.
 
     Raises UserError if the policy does not support a requested setting.

@@ -146,7 +146,7 @@ class PromptSampler:
         return known
 
 
-def training_prompts(path: Path, renderer: PromptRenderer, training: Training) -> list[Prompt]:
+def read_training_prompts(path: Path, renderer: PromptRenderer, training: Training) -> list[Prompt]:
     """Return the train split's prompts within the range of pass rates.
 
     Raises UserError if a row is too long or lacks the pass rate that the order needs, or if too few are left.

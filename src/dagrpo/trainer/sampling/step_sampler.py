@@ -134,7 +134,7 @@ class StepSampler:
         rollouts = self._rollouts(step, attempts)
         clock.lap("rollout")
         if self._teacher is not None:
-            rollouts = self._teacher.scored(rollouts)
+            rollouts = self._teacher.score(rollouts)
             clock.lap("teacher")
         needed = {
             before: each for before, each in self.prompt_states.items() if before >= step - self._training.staleness

@@ -76,7 +76,7 @@ class Teacher:
     lockstep: bool
     longest: int  # most tokens that it can read
 
-    def scored(self, rollouts: Rollouts) -> Rollouts:
+    def score(self, rollouts: Rollouts) -> Rollouts:
         """Return the rollouts with the teacher's logprob of each token that the policy wrote in the kept trajectories.
 
         Raises UserError if a sequence is too long for the teacher, or does not begin with its problem's prompt.

@@ -68,10 +68,10 @@ def save(
     `notes`, of rank 0 and JSON-serialisable, are for a resumed run. `base`: the tensor digest of the checkpoint
     that the run began with. `beside(folder)`, on rank 0, writes more files below the state's folder, and lists them.
     """
-    prepared(root, step, model, optimizer, world, notes, keep, base, beside)()
+    prepare_save(root, step, model, optimizer, world, notes, keep, base, beside)()
 
 
-def prepared(
+def prepare_save(
     root: Path,
     step: int,
     model: torch.nn.Module,

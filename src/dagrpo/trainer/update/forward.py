@@ -50,12 +50,12 @@ class ForwardPasses:
             batch.sequences, self._budget, [tower.patches(file) for file in files] if tower else ()
         )
 
-    def laid_out(self, batch: Batch, part: Part) -> MicroBatch:
+    def lay_out(self, batch: Batch, part: Part) -> MicroBatch:
         """Return a part of a batch as the model's input: padded or packed."""
         if part == NOTHING:
             return PaddedBatch.filler(self._pad_token_id, self._device)
         budget = self._budget
-        return batch.laid_out(part, self._pad_token_id, self._device, budget.layout, share_prompts=budget.share_prompts)
+        return batch.lay_out(part, self._pad_token_id, self._device, budget.layout, share_prompts=budget.share_prompts)
 
     def of_policy(self, micro_batch: MicroBatch, extras: Extras = PLAIN) -> TokenLogprobs:
         """Return the policy's logprobs of a micro-batch's tokens."""

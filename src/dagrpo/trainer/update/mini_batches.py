@@ -56,7 +56,7 @@ class MiniBatchSplitter:
     ) -> MiniBatch:
         """Return mini-batch `number` of `step`, both 0-based. `before`: needed if the loss selects tokens."""
         in_order, update = self.spans(batch, number), step * self._training.mini_batches + number
-        spans = splitter.arranged(in_order, self._world.size)
+        spans = splitter.arrange(in_order, self._world.size)
         tokens = [sum(batch.sequences.trained[span]) if batch.counts(span.start) else 0 for span in spans]
         prompts = [int(batch.trajectories[span.start]) // self._training.samples_per_prompt for span in spans]
         right = [bool(batch.positive[span.start]) for span in spans]

@@ -89,7 +89,7 @@ class Objective:
         kl = self._algorithm.kl
         return kl.coefficient * divergence(logprobs.double(), reference_logprobs.double(), kl.estimator)
 
-    def adapted(self, entropy: float) -> dict[str, float]:
+    def adapt_coefficients(self, entropy: float) -> dict[str, float]:
         """Return this step's coefficients as metrics, and adapt them for the next step where a term asks for that.
 
         They stay unchanged if the entropy is not finite, which carries no information.

@@ -16,7 +16,7 @@ from dagrpo.trainer.config.training import Training
 from dagrpo.trainer.model.fsdp import reduce_next
 from dagrpo.trainer.model.loss_scale import LossScale
 from dagrpo.trainer.model.memory import advice_on_memory
-from dagrpo.trainer.model.optimizer import clipped_norm, finite_everywhere, gradient_norm, take_step, warmed_up
+from dagrpo.trainer.model.optimizer import clip_gradients, finite_everywhere, gradient_norm, take_step, warmed_up
 from dagrpo.trainer.model.policy import Policy, Reference
 from dagrpo.trainer.model.vision_tower import tower_module
 from dagrpo.trainer.state.digest_table import Hash, StepDigests
@@ -128,9 +128,9 @@ class PolicyUpdate:
         """
         if self._training.mini_batches == 1 and not self.objective.looks_ahead:
             return None
-        return self.computed_before(batch)
+        return self.compute_before(batch)
 
-    def computed_before(self, batch: Batch) -> BeforeUpdate:
+    def compute_before(self, batch: Batch) -> BeforeUpdate:
         """Compute the logprobs before the update unconditionally (see `before`)."""
         objective, world = self.objective, self._world
         seen = StepTokens.zeros(
@@ -144,9 +144,9 @@ class PolicyUpdate:
             # Cut into the micro-batches of the updates: the shape of a batch decides the last bits, and with the same bits the first
             # update's ratio to these logprobs is exactly 1.
             for number in range(self._training.mini_batches):
-                spans = splitter.arranged(self._mini_batches.spans(batch, number), world.size)
+                spans = splitter.arrange(self._mini_batches.spans(batch, number), world.size)
                 for part in splitter.micro_batches(spans, world.rank, world.size):
-                    micro_batch, places = self._passes.laid_out(batch, part), batch.sequences.trained_places(part)
+                    micro_batch, places = self._passes.lay_out(batch, part), batch.sequences.trained_places(part)
                     reference = self._passes.of_reference(micro_batch) if objective.penalises else None
                     seen.keep(places, self._passes.of_policy(micro_batch, objective.extras_before), reference)
             return seen.of_all_ranks(world)
@@ -193,7 +193,7 @@ class PolicyUpdate:
         old = seen.of_all_ranks(world) if before is None else before
         counted = batch.counted_tokens()
         entropy, tokens = float(old.entropy[counted].mean()) if counted.any() else 0.0, max(int(counted.sum()), 1)
-        coefficients, updates = self.objective.adapted(entropy), max(len(grad_norms) - idle, 1)
+        coefficients, updates = self.objective.adapt_coefficients(entropy), max(len(grad_norms) - idle, 1)
         if None in grad_norms:
             total, entropy = finite_or_zero(total), finite_or_zero({"entropy": entropy})["entropy"]
         if records:  # weights last: those after the step's last update
@@ -227,7 +227,7 @@ class PolicyUpdate:
         if not any(mini_batch.lengths.tokens):
             self._optimizer.zero_grad(set_to_none=True)
             return 0.0
-        norm = clipped_norm(self._optimizer, self._training.max_grad_norm)
+        norm = clip_gradients(self._optimizer, self._training.max_grad_norm)
         is_finite = False
         # A loss that reads no advantages is finite whatever the rewards are.
         if mini_batch.has_numbers:
@@ -250,7 +250,7 @@ class PolicyUpdate:
         for number, part in enumerate(mini_batch.parts, start=1):
             # Ranks add up their gradients in the last backward pass of a mini-batch, or in each (runtime.training.reduce_gradients).
             reduce_next(self._policy, self._budget.reduce_gradients, is_last=number == len(mini_batch.parts))
-            micro_batch = self._passes.laid_out(batch, part)
+            micro_batch = self._passes.lay_out(batch, part)
             outputs = self._passes.of_policy(micro_batch, self.objective.extras)
             if is_first:
                 seen.keep(batch.sequences.trained_places(part), outputs)
