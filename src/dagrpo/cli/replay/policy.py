@@ -2,20 +2,19 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from dagrpo.algorithms.config import Algorithm
 from dagrpo.checkpoints.manifest import tensor_digest_of
 from dagrpo.checkpoints.tokenizers import load_tokenizer
+from dagrpo.cli.replay.recorded_run import RecordedRun
 from dagrpo.core.errors import UserError
-from dagrpo.rollout.config import Rollout
 from dagrpo.trainer.batches.batch import Batch
 from dagrpo.trainer.batches.budget import Budget
 from dagrpo.trainer.config.runtime import TrainingRuntime
-from dagrpo.trainer.config.training import Training
 from dagrpo.trainer.model.fsdp import load_reference, load_trained_policy
 from dagrpo.trainer.model.optimizer import make_optimizer
 from dagrpo.trainer.model.prepare import prepare, resolve_budget
+from dagrpo.trainer.run import TrainingRun
 from dagrpo.trainer.state import states, tensors
 from dagrpo.trainer.state.digest_table import Hash
 from dagrpo.trainer.update.policy_update import NOT_SAVED, PolicyUpdate
@@ -23,25 +22,10 @@ from dagrpo.trainer.update.stats import UpdateStats
 from dagrpo.utils.distributed import World
 
 
-class UpdateInputs(Protocol):
-    """Inputs of an update besides the rollouts, of a training run or of a recorded one."""
-
-    @property
-    def initial(self) -> Path: ...
-    @property
-    def seed(self) -> int: ...
-    @property
-    def rollout(self) -> Rollout: ...
-    @property
-    def algorithm(self) -> Algorithm: ...
-    @property
-    def training(self) -> Training: ...
-
-
 class UpdatedPolicy:
     """Policy with its optimizer and the coefficients of its terms, updated step by step. Every rank has one."""
 
-    def __init__(self, run: UpdateInputs, world: World, *, activation_checkpointing: bool = False) -> None:
+    def __init__(self, run: TrainingRun | RecordedRun, world: World, *, activation_checkpointing: bool = False) -> None:
         tokenizer = load_tokenizer(run.initial)
         policy = load_trained_policy(
             run.initial, world, run.training, run.rollout, run.seed, activation_checkpointing=activation_checkpointing
