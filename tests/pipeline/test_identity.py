@@ -13,6 +13,7 @@ from dagrpo.pipeline import identity
 from dagrpo.pipeline.identity import WITHOUT_EFFECT, code_digest, code_of
 from dagrpo.pipeline.job_files import code_files
 from dagrpo.pipeline.stages import all_stages
+from dagrpo.utils.files import sha256_of, write_json
 
 
 @pytest.fixture
@@ -44,6 +45,19 @@ def test_imports_are_followed_inside_functions_and_into_the_packages_of_plug_ins
     assert outside == {"__init__.py", "losses.py", "helpers.py", "deep.py"}
     assert "src/dagrpo/evaluation/scoring.py" in files
     assert "some_lab" not in sys.modules, "nothing is imported to find that out"
+
+
+@pytest.mark.parametrize("parser", [{}, {"parser": "of another version"}])
+def test_what_other_rules_have_found_in_a_file_is_looked_for_again(
+    parser: dict[str, str], lab: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = {"some_lab.losses": {"digest": sha256_of(lab / "losses.py"), "imports": []}}
+    write_json(tmp_path / identity.PARSED, {**parser, "modules": found} if parser else found)
+    monkeypatch.setattr(identity, "PARSED", tmp_path / identity.PARSED)
+    identity._parsed_before.cache_clear()
+    assert {Path(file).name for file in code_of("some_lab.losses")} >= {"losses.py", "helpers.py", "deep.py"}
+    monkeypatch.undo()
+    identity._parsed_before.cache_clear()
 
 
 def test_an_import_for_type_checkers_alone_is_not_followed(lab: Path) -> None:

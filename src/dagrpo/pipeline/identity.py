@@ -65,7 +65,7 @@ def _modules_of(start: str, plugins: tuple[str, ...]) -> frozenset[str]:
     found = frozenset(map(_name, _files((start, *plugins))))
     if parsed != before:
         with suppress(OSError, UserError):  # a folder that cannot be written costs time alone
-            write_json(PARSED, parsed)
+            write_json(PARSED, {"parser": sha256_of(Path(__file__)), "modules": parsed})
     return found
 
 
@@ -136,9 +136,12 @@ def _imports(file: Path, module: str) -> tuple[str, ...]:
 
 @cache
 def _parsed_before() -> dict[str, dict[str, Any]]:
-    """Return what PARSED holds: {module: {"digest": of its file, "imports": modules}}; nothing if it is missing or damaged."""
+    """Return what PARSED holds: {module: {"digest": of its file, "imports": modules}}; nothing if it is missing, damaged, or of other
+    rules than those of this file, which find other imports.
+    """
     with suppress(OSError, ValueError):
-        return dict(json.loads(PARSED.read_bytes()))
+        known = json.loads(PARSED.read_bytes())
+        return dict(known["modules"]) if known.get("parser") == sha256_of(Path(__file__)) else {}
     return {}
 
 
