@@ -90,8 +90,11 @@ def generate(params: Params) -> None:
 
 
 def require_current(params: Params) -> None:
-    """Raise UserError if DVC drives and what it has read has other code or inputs than the parameters select."""
-    if dvc_drives() and not _is_current(params):
+    """Raise UserError if DVC drives and what it has read has other code or inputs than the parameters select.
+
+    Links need not be there: in a new clone, or the copy of `dvc exp run --temp`, the stage `check` makes those that DVC looks at.
+    """
+    if dvc_drives() and PATH.exists() and _brought_up_to_date(params) is not None:
         raise UserError(
             f"{PATH} has other code or inputs than these parameters select: `dagrpo generate` brings it up to date; run it, then "
             "the same command again."
