@@ -57,14 +57,10 @@ def test_a_task_without_passages_needs_a_place_to_search() -> None:
         called("search", query="town")
 
 
-def test_a_url_and_a_corpus_are_one_too_many() -> None:
-    with pytest.raises((ValidationError, UserError), match="remove one of them"):
-        Config(url="http://127.0.0.1:1", corpus="a.parquet")
-
-
-def test_an_address_that_is_no_server_is_refused() -> None:
-    with pytest.raises((ValidationError, UserError), match=r"search\.url is not one: write it as http://"):
-        Config(url="127.0.0.1:8000/retrieve")
+@pytest.mark.parametrize("values", [{"url": "http://h", "corpus": "a.parquet"}, {"url": "127.0.0.1:8000/retrieve"}])
+def test_two_places_and_an_address_that_is_no_server_are_refused(values: dict[str, str]) -> None:
+    with pytest.raises((ValidationError, UserError), match=r"remove one of them|search\.url is not one"):
+        Config.model_validate(values)
 
 
 def test_a_server_finds_what_this_process_finds(place: ToolPlace) -> None:

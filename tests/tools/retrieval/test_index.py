@@ -4,7 +4,6 @@ import math
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pyarrow as pa
@@ -67,17 +66,10 @@ def test_a_query_without_a_known_word_finds_nothing(query: str) -> None:
     assert Index(PASSAGES).search(query, 3) == []
 
 
-@pytest.mark.parametrize(
-    "passages",
-    [[Passage(title="", text="")], [Passage(title="", text="..."), Passage(title="?", text="")]],
-)
-def test_passages_without_words_are_never_found(passages: list[Passage]) -> None:
-    assert Index(passages).search("anything", 3) == []
-
-
-def test_an_empty_passage_beside_others_changes_nothing_for_them() -> None:
-    index = Index([Passage(title="", text=""), Passage(title="Harrow", text="a town")])
-    assert _titles(index, "town") == ["Harrow"]
+def test_passages_without_words_are_never_found_and_change_nothing_for_others() -> None:
+    empty = [Passage(title="", text="..."), Passage(title="?", text=""), Passage(title="", text="")]
+    assert Index(empty).search("anything", 3) == []
+    assert _titles(Index([*empty, Passage(title="Harrow", text="a town")]), "town") == ["Harrow"]
 
 
 @given(st.lists(st.text(max_size=12), min_size=1, max_size=6), st.text(max_size=20), st.integers(1, 4))
@@ -106,14 +98,15 @@ def test_a_column_that_is_not_utf_8_is_named(tmp_path: Path, column: str) -> Non
         Index.read(tmp_path / "passages.parquet")
 
 
-def test_a_small_file_that_decodes_to_more_than_a_corpus_may_have_is_refused(tmp_path: Path) -> None:
+def test_a_small_file_that_decodes_to_more_than_a_corpus_may_have_is_refused_unread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "passages.parquet"
     repeated(path, {"title": "a", "text": "word " * 200_000}, rows=20_000)
     assert path.stat().st_size < 10_000
-    started = time.process_time()
+    monkeypatch.delattr(pq, "read_table")
     with pytest.raises(UserError, match=r"passages.parquet has more than 4 GiB of titles and texts: .*\.url"):
         Index.read(path)
-    assert time.process_time() - started < 5
 
 
 def test_a_column_that_is_not_searched_is_not_read(tmp_path: Path) -> None:

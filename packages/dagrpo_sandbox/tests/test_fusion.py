@@ -135,6 +135,6 @@ def test_a_field_of_another_type_is_another_protocol(changes: dict[str, Any]) ->
     assert "did not answer in Sandbox Fusion's protocol" in _fails(_says(_finished(**changes)))
 
 
-@pytest.mark.parametrize("levels", range(900, 1000, 7))
+@pytest.mark.parametrize("levels", [64, 940, 996])
 def test_no_depth_of_an_answer_is_an_error_of_another_kind(levels: int) -> None:
     assert "did not answer" in _fails(_says('{"status": ' + "[" * levels + "]" * levels + "}"))
