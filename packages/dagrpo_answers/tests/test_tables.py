@@ -5,11 +5,13 @@ equalities.tsv: + (equal), - or ? (math-verify decides), ground truth, answer. A
 """
 
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from packages.dagrpo_answers.tests.table import rows
 
 from dagrpo_answers import Judge
+from dagrpo_answers.verifier import Extractor
 from dagrpo_answers.verifiers import get_verifier
 
 ROWS = [*rows(), *rows("readings.tsv")]
@@ -47,7 +49,7 @@ def test_every_text_is_read_as_in_its_table(name: str) -> None:
     verifier = get_verifier(name)
     for *expected, row in EXTRACTIONS[name]:
         text = row.replace("\u2409", "\t")
-        for extractor, answer in zip(("strict", "flexible", "exact"), expected, strict=True):
+        for extractor, answer in zip(get_args(Extractor), expected, strict=True):
             if answer != "\u00b7":
                 assert verifier.extract(text, extractor) == (None if answer == "\u2205" else answer), (text, extractor)
         assert verifier.formatted(text) == (verifier.extract(text, "strict") is not None)

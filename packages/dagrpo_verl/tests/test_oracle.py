@@ -65,7 +65,8 @@ def check(python: str, folder: Path, changes: dict[str, Any], settings: dict[str
     run = foreign_runs.run_in(folder, merged(backend, changes))
     files = running.files_of(run, write_inputs(run, folder), folder)
     running.check(run, configuration(run, settings or {}, run.seed, files), folder)
-    return read_json(folder / FINDINGS)
+    found: dict[str, Any] = read_json(folder / FINDINGS)
+    return found
 
 
 def printed(*command: str) -> str:

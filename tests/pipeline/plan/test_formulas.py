@@ -1,5 +1,6 @@
 """Figures computed by hand for Qwen3-0.6B: 596,049,920 parameters, tied embeddings of 151,936 x 1,024."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -133,7 +134,7 @@ def test_the_server_shares_the_device_unless_it_runs_elsewhere(shape: Shape) -> 
 
 @pytest.mark.parametrize("model", ["teacher", "reward_model"])
 def test_a_further_model_has_a_server_of_its_own(model: str, shape: Shape) -> None:
-    (train, _) = stages(qwen3(), Models(policy=shape, **{model: shape}), on_gpu=True)
+    (train, _) = stages(qwen3(), replace(Models(policy=shape), **{model: shape}), on_gpu=True)
     assert train.on_device[-1].what == f"server of the {model.replace('_', ' ')}"
     assert train.on_device[-1].of("weights") == 4 * WEIGHTS
 

@@ -57,7 +57,7 @@ def test_what_cannot_fit_is_refused_with_a_change_that_makes_it_fit(project: Pat
     models = Models.of(params)
     remedy = remedy_for(params, models, machine)
     assert remedy is not None
-    total = fullest(parse(_with(params, remedy.values)), models, machine).total
+    total = fullest(parse(_with(params, dict(remedy.values))), models, machine).total
     assert total == remedy.total <= machine.memory
 
 
