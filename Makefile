@@ -150,7 +150,7 @@ setup: .venv/.installed ## install everything in .venv, once: one to five minute
 	@touch $@
 
 wheels: setup ## dist/: wheels of dagrpo and its packages, for `pip install` elsewhere (docs/installation.md)
-	rm -rf build dist
+	rm -rf build dist packages/*/build
 	for package in . $(patsubst %/pyproject.toml,%,$(wildcard packages/*/pyproject.toml)); do \
 	  uv build -q --wheel --no-build-isolation --out-dir dist $$package || exit 1; done
 	@ls dist/*.whl

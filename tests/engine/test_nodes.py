@@ -10,14 +10,14 @@ from typing import Any, Self
 
 import pytest
 
-from dagrpo.core.errors import TransientError
+from dagrpo.core.errors import TransientError, UserError
 from dagrpo.engine import ENGINES, nodes
 from dagrpo.engine.background import BackgroundLoop
 from dagrpo.engine.config import EngineConfig
 from dagrpo.engine.errors import ServerAway, ServerError, ServerUnreachable
 from dagrpo.engine.http import Endpoint, HttpServer
 from dagrpo.engine.sglang.server import free_port
-from dagrpo.utils.files import read_json
+from dagrpo.utils.files import read_json, write_json
 
 
 @dataclass
@@ -67,6 +67,7 @@ def begun(monkeypatch: pytest.MonkeyPatch) -> list[FakeServer]:
         return FakeServer(Endpoint(address=f"http://{host}/{log.name}", api_key=log.stem), servers, options=options)
 
     monkeypatch.setattr(nodes, "SECONDS_BETWEEN_LOOKS", 0.01)
+    monkeypatch.setattr(nodes, "SECONDS_TO_SEE", 0.05)
     monkeypatch.setattr(ENGINES, "get", lambda name: SimpleNamespace(config=EngineConfig, start=start))
     return servers
 
@@ -99,6 +100,18 @@ def test_a_node_that_cannot_start_its_servers_says_why(begun: list[FakeServer], 
     with pytest.raises(ServerError, match=r"The server died while it was starting\."):
         nodes.on_nodes(tmp_path, _config(nodes=1), tmp_path / "train.server.log", {"model": "broken"})
     thread.join()
+
+
+def test_a_node_that_does_not_come_has_other_software_or_sees_no_folder_is_an_error(
+    begun: list[FakeServer], tmp_path: Path
+) -> None:
+    with pytest.raises(UserError):
+        nodes._answer_of(tmp_path, 0, time.monotonic())
+    write_json(tmp_path / "0.json", {"software": "dagrpo of yesterday", "servers": []})
+    with pytest.raises(UserError, match="node 0 of those that serve has dagrpo of yesterday; the trainer has dagrpo "):
+        nodes._answer_of(tmp_path, 0, time.monotonic())
+    with pytest.raises(UserError):
+        nodes.serve(tmp_path / "missing", 0, "127.0.0.1")
 
 
 def test_a_node_ends_with_the_folder_of_its_training(begun: list[FakeServer], tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Several processes of one script, what is said when one of them fails, and who can reach them."""
 
 import os
+import re
 import signal
 import stat
 import subprocess
@@ -15,6 +16,7 @@ import pytest
 from tests.listening import beyond_loopback, open_sockets
 
 from dagrpo.core.errors import UserError
+from dagrpo.utils.addresses import free_port
 from dagrpo.utils.distributed import process_group
 
 pytestmark = pytest.mark.slow
@@ -39,6 +41,7 @@ if rank == sys.argv[2]:
         _note_for_launcher(RuntimeError("a bug"))
         sys.exit(1)
 elif sys.argv[3] != "well":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # as a stage does
     time.sleep(60)
 """
 
@@ -84,6 +87,26 @@ def test_a_failure_ends_all_and_is_one_sentence(rank: str, how: str, ended: int,
     assert code == ended
     assert len(lines) == 1
     assert lines[0].startswith(said)
+
+
+@pytest.mark.parametrize("node", ["0", pytest.param("1", marks=pytest.mark.nightly)])
+def test_a_signal_ends_a_node_that_waits_for_others(node: str, tmp_path: Path) -> None:
+    address = f"127.0.0.1:{free_port('127.0.0.1')}"
+    command = [sys.executable, "-m", "dagrpo.pipeline.launch", "--nodes", "2", "--node", node, "--address", address]
+    with subprocess.Popen([*command, "1", "train.py"], cwd=tmp_path, stderr=subprocess.PIPE) as launcher:
+        try:
+            while not _handles_sigterm(launcher.pid):
+                time.sleep(0.1)
+            time.sleep(2)  # it waits in C++ now; before, the handler itself would run
+            launcher.terminate()
+            assert launcher.wait(timeout=60) == 143
+        finally:
+            launcher.kill()
+
+
+def _handles_sigterm(pid: int) -> bool:
+    caught = re.search(r"SigCgt:\t(\w+)", Path(f"/proc/{pid}/status").read_text())
+    return caught is not None and bool(int(caught[1], 16) >> (signal.SIGTERM - 1) & 1)
 
 
 TALKING = """

@@ -152,6 +152,7 @@ class GatheredWeights:
 
     def _handles(self, names: Sequence[str], ranks: Sequence[int]) -> list[str | None]:
         """Hold the named tensors if this is one of the ranks; gather them in any case, which takes all."""
+        self._kept.clear()  # on every rank: where one still had an owner of the bucket before, it would miss a collective
 
         def read(name: str) -> Tensor:
             return self._read(name, self._whole)

@@ -63,7 +63,7 @@ class Row:
     split: str = ""
     index: int = 0  # in the source's split, before filters
     data_source: str = ""
-    verifier: str = "gsm8k"  # the plug-in of rewards/verifiers that compares an answer with the ground truth
+    verifier: str = "gsm8k"  # the verifier that compares an answer with the ground truth
     tools: tuple[str, ...] = ()  # names of the tools that the policy may call (tools/)
     interaction: str = ""  # name of the simulated user that answers each of the policy's turns; "": none
 

@@ -11,6 +11,7 @@ from dagrpo.core.section import Texts
 FOLDER = (
     "DAGRPO_SERVERS"  # environment variable of a training: where the nodes of its servers look for their description
 )
+PATIENCE = "DAGRPO_NODES_PATIENCE"  # seconds that a training waits for these nodes: runtime.node_timeout
 POLICY, TEACHER, REWARD_MODEL = "runtime.engine", "runtime.teacher", "runtime.reward_model"  # keys of their sections
 
 

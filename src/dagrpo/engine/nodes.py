@@ -14,19 +14,21 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Protocol, Self
 
+from dagrpo.core.errors import UserError
 from dagrpo.engine import ENGINES
-from dagrpo.engine.config import FOLDER, EngineConfig
+from dagrpo.engine.config import FOLDER, PATIENCE, EngineConfig
 from dagrpo.engine.errors import ServerAway, ServerError
 from dagrpo.engine.http import Endpoint
 from dagrpo.engine.servers import Part, StartedServer, start_all
 from dagrpo.utils.console import say
-from dagrpo.utils.distributed import listening_store
+from dagrpo.utils.distributed import listening_store, own_software
 from dagrpo.utils.failures import words_of
 from dagrpo.utils.files import read_json, write_json
 
 OF_NODES = Path(".state/weights")  # where weights go that other nodes read, without a weights_folder
 DESCRIPTION = "servers.json"
 SECONDS_BETWEEN_LOOKS = 0.5
+SECONDS_TO_SEE = 60.0  # until a folder that another node has made is here
 MOST_RESTARTS = 3  # of each server
 
 
@@ -63,13 +65,15 @@ class RestartableServer(StartedServer, Protocol):
 def on_nodes(folder: Path, config: EngineConfig, log: Path, options: Mapping[str, Any]) -> list[Endpoint]:
     """Return the servers of all nodes, once they are ready. `options`: the arguments of the engine's `start`, as JSON takes them.
 
-    Raises ServerError if a node cannot start its servers.
+    Raises ServerError if a node cannot start its servers, and UserError if it does not come or has other software.
     """
     write_json(
         folder / DESCRIPTION, {"config": config.model_dump(), "log": str(log.absolute()), "options": dict(options)}
     )
     say(f"Waiting for the servers of {config.nodes} nodes.")
-    found = [_answer_of(folder, number) for number in range(config.nodes)]
+    patience = float(os.environ.get(PATIENCE, "inf")) + config.start_timeout
+    deadline = time.monotonic() + patience
+    found = [_answer_of(folder, number, deadline) for number in range(config.nodes)]
     return [
         Endpoint(address=each["address"], api_key=each["api_key"], comes_back=True)
         for servers in found
@@ -77,21 +81,37 @@ def on_nodes(folder: Path, config: EngineConfig, log: Path, options: Mapping[str
     ]
 
 
-def _answer_of(folder: Path, number: int) -> list[dict[str, str]]:
-    """Wait for a node's answer."""
+def _answer_of(folder: Path, number: int, deadline: float) -> list[dict[str, str]]:
+    """Wait for a node's answer; return its servers."""
     while not (path := folder / f"{number}.json").is_file():
+        if time.monotonic() > deadline:
+            raise UserError(
+                f"node {number} of those that serve (runtime.engine.nodes) has not started its servers in time (runtime.node_timeout and "
+                "runtime.engine.start_timeout): start all nodes, and see what that one printed"
+            )
         time.sleep(SECONDS_BETWEEN_LOOKS)
     answer = read_json(path)
     if isinstance(answer, str):
         raise ServerError(answer)
-    return list(answer)
+    if answer["software"] != (own := own_software()):
+        raise UserError(
+            f"node {number} of those that serve has {answer['software']}; the trainer has {own}: use the same environment on all nodes"
+        )
+    return list(answer["servers"])
 
 
 def serve(folder: Path, number: int, address: str) -> None:
     """Start this node's servers as soon as they are described, at an address of this machine, and watch them while the folder is there.
 
-    Raises what has ended them, after the trainer has got its text.
+    Raises what has ended them, after the trainer has got its text, and UserError if the folder is not here.
     """
+    deadline = time.monotonic() + SECONDS_TO_SEE
+    while not folder.is_dir():
+        if time.monotonic() > deadline:
+            raise UserError(
+                f"{folder} is not on this node, or its training has ended: let all nodes see the folder of the project"
+            )
+        time.sleep(SECONDS_BETWEEN_LOOKS)
     while not (folder / DESCRIPTION).is_file():
         if not folder.is_dir():  # the training has ended
             return
@@ -113,7 +133,7 @@ def serve(folder: Path, number: int, address: str) -> None:
             servers = start_all(stack, config, log, make, first=first)
             answering = [each.endpoint for each in servers if each.answers_requests]
             ends = [{"address": each.address, "api_key": each.api_key} for each in answering]
-            write_json(folder / f"{number}.json", ends)
+            write_json(folder / f"{number}.json", {"software": own_software(), "servers": ends})
             _watch(servers, folder, starts_again=part is None)
     except Exception as error:  # of whatever kind: the trainer waits
         if folder.is_dir():

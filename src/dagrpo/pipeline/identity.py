@@ -130,8 +130,16 @@ def _imports(file: Path, module: str) -> tuple[str, ...]:
     """List every module that a file may import, parent packages included; a name other than a module's has no file."""
     digest, parsed = sha256_of(file), _parsed_before()
     if parsed.get(module, {}).get("digest") != digest:
-        parsed[module] = {"digest": digest, "imports": sorted(set(_imported_by(file, module)))}
-    return tuple(parsed[module]["imports"])
+        named = sorted(set(_NAMED_MODULE.findall(file.read_text(encoding="utf-8", errors="replace"))))
+        parsed[module] = {"digest": digest, "imports": sorted(set(_imported_by(file, module))), "named": named}
+    started = [name for name in parsed[module]["named"] if _is_module(name)]
+    return (*parsed[module]["imports"], *(parent for name in started for parent in _with_parents(name)))
+
+
+def _is_module(name: str) -> bool:
+    """Return False for the name of a package, which is that of a registry, and for any other text."""
+    found = _file_of(name)
+    return found is not None and found.name != "__init__.py"
 
 
 @cache
@@ -155,10 +163,6 @@ def _imported_by(file: Path, module: str) -> Iterator[str]:
             base = _absolute(node, package)
             names = [base, *(f"{base}.{alias.name}" for alias in node.names)]
         yield from (parent for name in names for parent in _with_parents(name))
-    for name in _NAMED_MODULE.findall(file.read_text(encoding="utf-8", errors="replace")):
-        found = _file_of(name)
-        if found is not None and found.name != "__init__.py":  # a package's name is that of a registry
-            yield from _with_parents(name)
 
 
 def _statements(outer: ast.AST) -> Iterator[ast.AST]:

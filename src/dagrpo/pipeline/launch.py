@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from tempfile import gettempdir
+from threading import Event, Thread
 from types import FrameType
 from typing import Any
 
@@ -26,11 +27,11 @@ from torch.distributed.launcher.api import LaunchConfig, launch_agent
 from dagrpo.core.errors import UserError
 from dagrpo.core.escape import visible
 from dagrpo.core.redaction import redacted
-from dagrpo.engine.config import FOLDER
+from dagrpo.engine.config import FOLDER, PATIENCE
 from dagrpo.utils.addresses import own_address
 from dagrpo.utils.child_variables import LOOPBACK, interface_of, sockets_between_nodes
 from dagrpo.utils.distributed import RENDEZVOUS, TCP, listening_store
-from dagrpo.utils.failures import exit_code_of
+from dagrpo.utils.failures import TRANSIENT, exit_code_of
 from dagrpo.utils.files import remove
 from dagrpo.utils.tempdirs import temporary_folder
 from dagrpo.utils.watchdog import grace_seconds
@@ -38,6 +39,7 @@ from dagrpo.utils.watchdog import grace_seconds
 SECONDS_BEYOND_GRACE = 10  # after a signal to stop, before ranks are killed
 NODE = "SLURM_PROCID"  # number of this task of `srun`, which has one on each node
 STOPPED = frozenset({128 + signal.SIGTERM, 128 + signal.SIGINT})
+SECONDS_TO_HEAR = 5.0  # Python hears a signal unless it waits in C++ for other nodes
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
@@ -69,7 +71,7 @@ def run_ranks(options: argparse.Namespace) -> int:
         where = _meet_others(options) if options.address else _meet_here(private)
         store = _opened_store(options) if options.address and options.node == 0 else None
         if options.servers is not None:
-            os.environ[FOLDER] = str(options.servers.absolute())
+            os.environ |= {FOLDER: str(options.servers.absolute()), PATIENCE: str(options.timeout)}
         os.environ.setdefault("OMP_NUM_THREADS", "1")
         config = LaunchConfig(
             min_nodes=options.nodes,
@@ -138,12 +140,18 @@ def _opened_store(options: argparse.Namespace) -> object:
 
 def _report(failures: Mapping[int, ProcessFailure], options: argparse.Namespace) -> int:
     """Print the first failure, unless rank 0 has printed it or a signal was its cause; return the exit code."""
-    rank, failure = min(failures.items(), key=lambda each: each[1].timestamp)
-    if 0 in failures and failures[0].exitcode > 0:  # it ended by itself, and so has printed why; the others only log
-        rank, failure = 0, failures[0]
+    rank, failure = min(failures.items(), key=lambda each: (_follows(each[1]), each[1].timestamp))
+    own = failures.get(0)
+    if own is not None and own.exitcode > 0 and (rank == 0 or not _follows(own)):
+        failure = own  # it ended by itself, and so has printed why; the others only log
     elif failure.exitcode not in STOPPED:
         _print(f"{options.script}: rank {rank} of {options.nodes * options.count} ended with {_words_of(failure)}")
     return max(1, failure.exitcode)
+
+
+def _follows(failure: ProcessFailure) -> int:
+    """Return 0 for a cause, 1 for what may follow from a lost rank, 2 for the signal that torchrun sends to the others."""
+    return 2 if failure.exitcode in (-signal.SIGTERM, *STOPPED) else int(failure.exitcode == TRANSIENT)
 
 
 def _words_of(failure: ProcessFailure) -> str:
@@ -161,16 +169,30 @@ def _print(sentence: str) -> None:
 
 
 def _stop_once() -> None:
-    """Let the first signal to stop end the ranks. torchrun's own handler lets a second one interrupt that."""
+    """Let the first signal to stop end the ranks. torchrun's own handler lets a second one interrupt that.
+
+    While this waits for other nodes, in C++, no handler runs: a thread then ends the process, which has no ranks yet.
+    """
+    heard, (reader, writer) = Event(), os.pipe()
+    os.set_blocking(writer, False)
+    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 
+    def end_unheard() -> None:
+        while (number := os.read(reader, 1)[0]) not in numbers:
+            pass
+        if not heard.wait(SECONDS_TO_HEAR):
+            os._exit(128 + number)
+
     def stop(number: int, frame: FrameType | None) -> None:
+        heard.set()
         for each in numbers:
             signal.signal(each, signal.SIG_IGN)
         raise SignalException("stopped", signal.Signals(number))
 
     for number in numbers:
         signal.signal(number, stop)
+    Thread(target=end_unheard, daemon=True).start()
 
 
 def main() -> None:

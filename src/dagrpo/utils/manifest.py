@@ -17,7 +17,7 @@ from dagrpo.utils.files import atomic_file, read_object, sha256_of
 
 MANIFEST = "manifest.json"  # stands for the folder that it is in, and lists its files
 NOTES = Path(".state/read")  # a note for each large file of a checkpoint that was read, by machine and inode
-_NOTE = re.compile(r"(\d+ \d+) ([0-9a-f]{64})")  # size and time of the file that was read, and its sha256
+_NOTE = re.compile(r"(\d+ \d+ \d+) ([0-9a-f]{64})")  # size and times of the file that was read, and its sha256
 FEWEST_NOTED = 16 << 20  # bytes: a smaller file is read in 10 ms
 
 
@@ -53,7 +53,7 @@ def _fault_of(path: Path, entry: FileEntry, sha256: Callable[[Path], str]) -> st
 
 
 def noted_sha256(path: Path) -> str:
-    """Return a file's sha256, by its note if inode, time and size are those of the note; else read the file and note it.
+    """Return a file's sha256, by its note if inode, times and size are those of the note; else read the file and note it.
 
     Without a note that can be read or written, the file is read each time.
     """
@@ -74,9 +74,9 @@ def noted_sha256(path: Path) -> str:
 
 
 def _version(path: Path) -> tuple[str, str]:
-    """Return what names a file's inode, and its size and time."""
+    """Return what names a file's inode, and its size and times. The time of its last change cannot be set back, as that of a write can."""
     stat = path.stat()
-    return f"{stat.st_dev}-{stat.st_ino}", f"{stat.st_size} {stat.st_mtime_ns}"
+    return f"{stat.st_dev}-{stat.st_ino}", f"{stat.st_size} {stat.st_mtime_ns} {stat.st_ctime_ns}"
 
 
 def fault_of_size(path: Path, entry: FileEntry) -> str | None:

@@ -42,7 +42,7 @@ from dagrpo.models.fresh import make_fresh
 from dagrpo.trainer.model.fsdp import load_policy
 from dagrpo.utils.distributed import World, process_group, single_process
 
-MOST = 5000  # bytes of a bucket
+MOST = 3000  # bytes of a bucket
 DIES_AT = 3  # bucket
 MORE = {"head_dim": 8, "moe_intermediate_size": 8, "num_experts": 4, "num_experts_per_tok": 2}
 
