@@ -103,6 +103,11 @@ def test_a_moved_project_is_recorded_anew_beside_the_experiment_of_its_old_place
         "demo",
         f"demo, 1, of {project}/mlartifacts",
     ]
+    monkeypatch.chdir(moved.rename(project))
+    sync.sync()
+    names = {each.experiment_id: each.name for each in open_client(tracking_uri(project)).search_experiments()}
+    assert names["1"] == "demo"
+    assert len(names) == 3, "a project that comes back finds its experiment"
 
 
 def test_nothing_new_takes_no_import_of_mlflow(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

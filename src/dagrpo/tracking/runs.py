@@ -222,14 +222,15 @@ class Runs:
 def open_experiment(client: MlflowClient, name: str, artifacts: str | None) -> Runs:
     """Return the runs of the MLflow experiment of that name, created or restored from the bin if necessary.
 
-    After a move of the project another one gets the name; that of the old place stays under a longer one.
+    After a move of the project another one gets the name, the one of this place if there is one; that of the old place stays under a
+    longer one.
     """
     experiment = client.get_experiment_by_name(name)
     if experiment is not None and _is_moved(client, experiment, artifacts):
         client.rename_experiment(
             experiment.experiment_id, f"{name}, {experiment.experiment_id}, of {experiment.artifact_location}"
         )
-        experiment = None
+        experiment = _of_this_place(client, name, artifacts)
     if experiment is None:
         try:
             created = client.create_experiment(name, artifact_location=artifacts, tags={KIND_TAG: KIND})
@@ -244,6 +245,15 @@ def open_experiment(client: MlflowClient, name: str, artifacts: str | None) -> R
     runs = Runs(client, str(experiment.experiment_id), experiment.tags)
     runs.tag({KIND_TAG: KIND})
     return runs
+
+
+def _of_this_place(client: MlflowClient, name: str, artifacts: str | None) -> Experiment | None:
+    """Return the experiment that had the name before the project was moved away from here, under the name again; None: there is none."""
+    for experiment in client.search_experiments():
+        if experiment.name.startswith(f"{name}, ") and experiment.artifact_location == artifacts:
+            client.rename_experiment(experiment.experiment_id, name)
+            return experiment
+    return None
 
 
 def _is_moved(client: MlflowClient, experiment: Experiment, artifacts: str | None) -> bool:
