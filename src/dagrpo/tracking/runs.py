@@ -248,7 +248,7 @@ def open_experiment(client: MlflowClient, name: str, artifacts: str | None) -> R
 
 
 def _of_this_place(client: MlflowClient, name: str, artifacts: str | None) -> Experiment | None:
-    """Return the experiment that had the name before the project was moved away from here, under the name again; None: no such experiment."""
+    """Return the experiment that had the name before the project was moved away from here, renamed back; None without one."""
     for experiment in client.search_experiments():
         if experiment.name.startswith(f"{name}, ") and experiment.artifact_location == artifacts:
             client.rename_experiment(experiment.experiment_id, name)
