@@ -110,6 +110,18 @@ def _reads(path: Path) -> tuple[set[str], set[str]]:
     return names, {node.attr for node in nodes if isinstance(node, ast.Attribute)}
 
 
+@cache
+def _read_by_methods(path: Path) -> list[tuple[str, set[str]]]:
+    """Each class with the attributes that its methods read; validators, which are decorated, use nothing."""
+    classes = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ClassDef)]
+    methods = [(kind.name, m) for kind in classes for m in kind.body if isinstance(m, ast.FunctionDef)]
+    return [
+        (name, {node.attr for node in ast.walk(method) if isinstance(node, ast.Attribute)})
+        for name, method in methods
+        if not method.decorator_list
+    ]
+
+
 @pytest.mark.parametrize("section", _sections(Params)[1:], ids=lambda kind: kind.__name__)
 def test_every_key_of_a_section_is_read_by_code_that_is_given_that_section(section: type[Section]) -> None:
     package = [*(ROOT / "src/dagrpo").rglob("*.py"), *ROOT.glob("packages/*/src/**/*.py")]
@@ -118,6 +130,7 @@ def test_every_key_of_a_section_is_read_by_code_that_is_given_that_section(secti
     owners = {*own, *(s.__name__ for s in _sections(Params) if section in _sections(s) and s is not Params)}
     owners |= _holders(package, owners) | {kind.__name__ for kind in section.__subclasses__()}
     read = {attribute for names, attributes in files if owners & names for attribute in attributes}
+    read |= {each for path in package for name, found in _read_by_methods(path) if name in own for each in found}
     workflow = (
         "".join(p.read_text() for p in (ROOT / "workflow/rules").glob("*.smk")) + (ROOT / "Snakefile").read_text()
     )

@@ -61,6 +61,11 @@ def name_of(path: Path) -> str:
     return next(found, str(here(Path(resolved))))
 
 
+def is_dagrpos(path: Path) -> bool:
+    """Return True for a file of dagrpo or of a package beside it."""
+    return str(path.resolve()).startswith(tuple(_paths().values()))
+
+
 @cache
 def _paths() -> dict[str, str]:
     specs = {name: find_spec(name) for name in PACKAGES}

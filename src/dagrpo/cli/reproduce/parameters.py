@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from dagrpo.config.overlay import merged, nested
-from dagrpo.config.places import PACKAGE, place_of
+from dagrpo.config.places import is_dagrpos, place_of
 from dagrpo.config.schema import Params
 from dagrpo.config.selection import named_code
 from dagrpo.core.errors import UserError
@@ -143,7 +143,7 @@ def _require_same_code(module: str, known: Mapping[str, str], crate: Path) -> No
     shown = one_line(module, 200)
     is_name = all(part.isidentifier() for part in module.split("."))
     files = code_of(module) if is_name else ()
-    files = [file for file in files if not place_of(file).resolve().is_relative_to(PACKAGE)]
+    files = [file for file in files if not is_dagrpos(place_of(file))]
     if not files or any(
         _is_installed(file) or place_of(file).resolve().is_relative_to(crate.resolve()) for file in files
     ):
