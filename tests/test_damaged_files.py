@@ -26,7 +26,7 @@ from dagrpo.core.escape import visible
 from dagrpo.engine import sglang
 from dagrpo.models.config import Fresh
 from dagrpo.models.fresh import make_fresh
-from dagrpo.pipeline import cache, failure_report, job_files, locks, record
+from dagrpo.pipeline import cache, failure_report, job_files, record
 from dagrpo.pipeline.dag import PlannedJob
 from dagrpo.pipeline.dvc import file as dvc_file
 from dagrpo.pipeline.dvc import lock, recording
@@ -223,7 +223,6 @@ READERS: dict[str, tuple[Callable[[], object], tuple[str, ...]]] = {
         lambda: failure_of(Job(stage="train", title="train", log="train.log", started=0.0), stopping=False),
         (TRAINS_FAILURE,),
     ),
-    "who runs an experiment": (lambda: locks._owner("tiny"), (".state/running/tiny.json",)),
     "Snakemake's locks": (lambda: private.locks_of("tiny"), (".snakemake/locks/0.input.lock",)),
     "Snakemake's records": (lambda: reconcile._is_known(_job_of(PROVENANCE)), (SNAKEMAKES_RECORD, PROVENANCE)),
     "what ran": (lambda: recording._recordable(Path(RAN), PARAMS), (RAN,)),

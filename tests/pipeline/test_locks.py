@@ -70,7 +70,10 @@ def _move_to_another_host() -> None:
 def test_a_second_run_of_the_same_experiment_is_refused_with_the_name_of_the_first(
     other: subprocess.Popen[str],
 ) -> None:
-    with pytest.raises(UserError, match=rf"run by `snakemake --cores all target` \(process {other.pid}\): wait"):
+    with pytest.raises(
+        UserError,
+        match=rf"results/tiny is being written by `snakemake --cores all target` \(process {other.pid}\): wait",
+    ):
         hold("tiny")
 
 
@@ -117,7 +120,7 @@ def test_the_lock_of_a_run_on_another_machine_stays(other: subprocess.Popen[str]
     other.wait()
     _move_to_another_host()
     with pytest.raises(
-        UserError, match=r"tiny may be being run by `snakemake .* on another-host\): wait for it to end"
+        UserError, match=r"results/tiny is being written by `snakemake .* on another-host\): wait for it to end"
     ):
         hold("tiny")
     assert lock.exists()

@@ -14,7 +14,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import IO
 
-import psutil
 import pytest
 
 from dagrpo.core.errors import UserError
@@ -72,9 +71,7 @@ def test_a_second_process_is_told_who_holds_a_path_and_waits_before(
     start: Start, capsys: pytest.CaptureFixture[str]
 ) -> None:
     first, _ = start()
-    who = (
-        rf"out/result.txt is being written by `.*python -c .*` \(process {first.pid}\): wait for it to end, or stop it."
-    )
+    who = rf"out/result.txt is being written by `-c` \(process {first.pid}\): wait for it to end, or stop it."
     with pytest.raises(UserError, match=who) as refused:
         _hold()
     assert len(str(refused.value)) < 500
@@ -92,22 +89,10 @@ def test_a_child_holds_on_when_its_parent_is_killed(start: Start) -> None:
     first, said = start("child")
     first.kill()
     first.wait()
-    with pytest.raises(UserError, match=rf"`sleep 60` \(process {int(said[0])}\)"):
+    with pytest.raises(UserError, match=rf"by another process \(`fuser -v {Path.cwd()}/.state/result.lock` shows it"):
         _hold()
     os.kill(int(said[0]), signal.SIGKILL)
     _hold()
-
-
-def test_of_a_holder_that_cannot_be_seen_is_said_how_to_find_it(
-    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As a child of a killed stage that belongs to another user."""
-    first, _ = start("child")
-    first.kill()
-    first.wait()
-    monkeypatch.setattr(psutil, "process_iter", lambda: iter(()))
-    with pytest.raises(UserError, match=rf"by another process \(`fuser -v {tmp_path}/.state/result.lock` shows it"):
-        _hold()
 
 
 @pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOSYS])
@@ -124,7 +109,7 @@ def test_a_disk_without_file_locks_is_named_with_the_remedy(number: int, monkeyp
         _hold()
 
 
-NOTE = Path(".state/result.lock.json")
+NOTE = Path(".state/result.json")
 
 
 def _move_to_another_host(slurm_job: str = "") -> None:

@@ -1,13 +1,13 @@
 """Locks: one run at a time per experiment, by Snakemake or DVC.
 
-A run holds a file lock that the system releases however the run ends, and writes down its host and process. It also holds DVC's
-own lock, so that a `dvc` command stops before it removes anything. A run that DVC drives waits for its turn, because DVC has
-already removed what this run is to make again. Override runs, which DVC does not know, may run beside all of them.
+A run also holds DVC's own lock, so that a `dvc` command stops before it removes anything. A run that DVC drives waits for its turn,
+because DVC has already removed what this run is to make again. Override runs, which DVC does not know, may run beside all of them.
 
 Jobs in SLURM outlive a run that is killed: the next one waits for their end.
 """
 
 import atexit
+import math
 import os
 import sys
 import time
@@ -30,12 +30,11 @@ from dagrpo.utils.console import say
 from dagrpo.utils.files import write_json
 from dagrpo.utils.locks import (
     SECONDS_BETWEEN_QUESTIONS,
-    SECONDS_OF_SILENCE,
     Holder,
+    command_of,
+    exclusive_access,
     is_silent,
-    may_be_at_work,
     noted_holder,
-    signs_of_life,
 )
 from dagrpo.utils.process import Process
 from dagrpo.utils.watchdog import end_with
@@ -52,8 +51,8 @@ def hold(experiment: str) -> None:
     Under DVC it waits. A lock left by a killed run of Snakemake for this experiment is removed.
     """
     if dvc_drives():
-        _wait_for(experiment)
-        _note(DRIVER, _driver())
+        _take(experiment, patience=math.inf)
+        write_json(DRIVER, asdict(_driver()))
         _lock_out_dvc(experiment, wait=True)
         if (above := driver()) is not None and above.process != Process.current():
             end_with(above.process.pid, _about_the_end_of(above))
@@ -61,8 +60,7 @@ def hold(experiment: str) -> None:
     known_to_dvc = TRY not in experiment
     if known_to_dvc:
         _refuse_beside_dvc()
-    if not _acquire(experiment, wait=False):
-        raise UserError(f"{experiment} is being run by {_owner(experiment)}: wait for it to end, or stop it.")
+    _take(experiment, patience=0)
     if known_to_dvc:
         _lock_out_dvc(experiment, wait=False)
 
@@ -105,7 +103,7 @@ def note_executor(experiment: str, executor: str, jobs: str) -> None:
     owner = noted_holder(_file(experiment))
     if owner is not None:
         cluster = slurm.own_cluster() if jobs else ""
-        _note(_file(experiment), replace(owner, executor=executor, jobs=jobs, cluster=cluster))
+        write_json(_file(experiment), asdict(replace(owner, executor=executor, jobs=jobs, cluster=cluster)))
 
 
 def driver() -> Holder | None:
@@ -114,23 +112,11 @@ def driver() -> Holder | None:
     return holder if holder is not None and holder.process.is_here and not holder.process.is_gone else None
 
 
-def _wait_for(experiment: str) -> None:
-    if not _acquire(experiment, wait=False):
-        say(f"Waiting for {_owner(experiment)} to end, which runs {experiment}, too.")
-        _acquire(experiment, wait=True)
-
-
-def _acquire(experiment: str, *, wait: bool) -> bool:
-    RUNNING.mkdir(parents=True, exist_ok=True)
-    try:
-        _taken.enter_context(FileLock(lock_of(experiment)).acquire(timeout=-1 if wait else 0))
-    except Timeout:
-        return False
-    _remove_what_a_killed_run_left(experiment)
-    own = Process.current()
-    _note(_file(experiment), Holder(process=own, command=_command(sys.argv)))
-    _taken.enter_context(signs_of_life(_file(experiment), own))
-    return True
+def _take(experiment: str, patience: float) -> None:
+    former = noted_holder(_file(experiment))
+    _taken.enter_context(exclusive_access(Path("results", experiment), lock_of(experiment), patience))
+    if former is not None:
+        _remove_what_a_killed_run_left(experiment, former)
 
 
 def lock_of(experiment: str) -> Path:
@@ -142,21 +128,8 @@ def _file(experiment: str) -> Path:
     return RUNNING / f"{experiment}.json"
 
 
-def _note(path: Path, owner: Holder) -> None:
-    write_json(path, asdict(owner))
-
-
-def _owner(experiment: str) -> str:
-    owner = noted_holder(_file(experiment))
-    return "another process" if owner is None else str(owner)
-
-
 def _text_of(moment: float) -> str:
     return datetime.fromtimestamp(moment).strftime("%Y-%m-%d %H:%M:%S")
-
-
-def _command(arguments: list[str]) -> str:
-    return " ".join([Path(arguments[0]).name, *arguments[1:]])
 
 
 def _driver() -> Holder:
@@ -167,8 +140,8 @@ def _driver() -> Holder:
         except (psutil.Error, ProcessLookupError):  # gone, or another user's
             continue
         if any(Path(word).name == "dvc" for word in words[:2]):
-            return Holder(process=process, command=_command(words[1:] if "python" in words[0] else words))
-    return Holder(process=Process.current(), command=_command(sys.argv))
+            return Holder(process=process, command=command_of(words))
+    return Holder(process=Process.current(), command=command_of(sys.argv))
 
 
 def _refuse_beside_dvc() -> None:
@@ -195,28 +168,21 @@ def _who_has_dvcs_lock(experiment: str) -> str:
     for lock in sorted(RUNNING.glob("*.lock")):
         other = lock.stem
         if other != experiment and TRY not in other and is_run_by_another(other):
-            return f"{other} is being run by {_owner(other)}, and only override runs may run beside an experiment"
+            runner = noted_holder(_file(other)) or "another process"
+            return f"{other} is being run by {runner}, and only override runs may run beside an experiment"
     with suppress(psutil.Error, ProcessLookupError):  # it has just ended
         process = psutil.Process(process_in_lock_of_dvc())
         since = _text_of(process.create_time())
-        holder = Holder(process=Process.running(process.pid), command=_command(process.cmdline()))
+        holder = Holder(process=Process.running(process.pid), command=command_of(process.cmdline()))
         return f"{holder}, since {since}, is at work in {Path.cwd()}"
     return f"A DVC command is at work in {Path.cwd()}"
 
 
-def _remove_what_a_killed_run_left(experiment: str) -> None:
+def _remove_what_a_killed_run_left(experiment: str, owner: Holder) -> None:
     """Remove a killed run's Snakemake locks: they name no owner, so they would block every later run until --unlock.
 
-    Only if the owner in the note is gone, or silent on another machine, and so are its jobs. Raises UserError if that is not known.
+    Raises UserError if it is not known whether its jobs have ended.
     """
-    owner, note = noted_holder(_file(experiment)), _file(experiment)
-    if owner is None:
-        return
-    if locks_of(experiment) and may_be_at_work(note):
-        raise UserError(
-            f"{experiment} may be being run by {owner}: wait for it to end, or stop it. Where its machine is gone, run this again "
-            f"after {SECONDS_OF_SILENCE:.0f} seconds, or delete {_traces_of(experiment)}."
-        )
     if owner.executor and locks_of(experiment):  # without, it ended by itself, after its jobs
         _wait_for_jobs(experiment, owner)
     for lock in locks_of(experiment):

@@ -7,16 +7,16 @@ while at work. The path is free when the holder is known to be gone, or has not 
 import errno
 import fcntl
 import os
+import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO
 
-import psutil
 from pydantic import TypeAdapter, ValidationError
 
 from dagrpo.core.errors import UserError
@@ -62,17 +62,6 @@ def noted_holder(note: Path) -> Holder | None:
         return None
 
 
-def may_be_at_work(note: Path) -> bool:
-    """Return False if the holder that a note names is known to be gone, or silent for too long. For the owner of its lock.
-
-    A lock reaches every process of its machine, whatever it can see of them.
-    """
-    holder = noted_holder(note)
-    if holder is None or holder.process.is_on_this_machine:
-        return False
-    return not holder.process.is_gone and not is_silent(note)
-
-
 def is_silent(note: Path) -> bool:
     """Return True if the holder has not touched its note for SECONDS_OF_SILENCE, by the clock of the disk that it is on."""
     try:
@@ -83,17 +72,14 @@ def is_silent(note: Path) -> bool:
 
 
 @contextmanager
-def signs_of_life(note: Path, own: Process | None = None) -> Iterator[None]:
-    """Touch a note from time to time, as long as the context is open. `own`: only while it names this process.
-
-    After a silence that was too long, as of a suspended machine, the note is another's.
-    """
+def _signs_of_life(note: Path, own: Process) -> Iterator[None]:
+    """Touch a note from time to time while it names this process: after a long silence, as of a suspended machine, it is another's."""
     ended = threading.Event()
 
     def touch() -> None:
         while not ended.wait(SECONDS_BETWEEN_SIGNS):
             with suppress(OSError):  # removed, or the disk is away
-                if own is None or _names(note, own):
+                if _names(note, own):
                     os.utime(note)
 
     threading.Thread(target=touch, daemon=True, name="signs-of-life").start()
@@ -108,15 +94,15 @@ def exclusive_access(path: Path, lock: Path, patience: float | None = None) -> I
     """Exclude every other process from this path, by a lock on the file `lock`. Not for threads.
 
     Yields the descriptor of that file: a child that inherits it holds the lock, too, and keeps it if this process is killed. Raises
-    UserError naming another process that has held the path for `patience` seconds (None: a minute), and where the disk of `lock` has
-    no file locks.
+    UserError naming another process that has held the path for `patience` seconds (None: a minute; 0: it does not wait), and where the
+    disk of `lock` has no file locks.
     """
     lock.parent.mkdir(parents=True, exist_ok=True)
     with lock.open("a") as file:
         _wait_for(file, path, lock, patience)
         note, own = _note(lock), Process.current()
-        write_json(note, asdict(Holder(process=own, command=_command(psutil.Process()))))
-        with signs_of_life(note, own):
+        write_json(note, asdict(Holder(process=own, command=command_of(sys.argv))))
+        with _signs_of_life(note, own):
             try:
                 yield file.fileno()
             finally:
@@ -132,7 +118,8 @@ def _names(note: Path, process: Process) -> bool:
 def _wait_for(file: IO[str], path: Path, lock: Path, patience: float | None) -> None:
     if _is_locked(file, lock):
         return
-    say(f"Waiting for {_holder(lock)} to end, which writes {path}, too.")
+    if patience != 0:
+        say(f"Waiting for {_holder(lock)} to end, which writes {path}, too.")
     deadline = time.monotonic() + (SECONDS_TO_WAIT if patience is None else patience)
     while not _is_locked(file, lock):
         if time.monotonic() > deadline:
@@ -155,10 +142,11 @@ def _is_locked(file: IO[str], lock: Path) -> bool:
             f"{lock} cannot be locked ({error.strerror}): put its folder, {lock.parent}, on a disk with file locks, or mount "
             "this one with them."
         ) from error
-    if may_be_at_work(_note(lock)):
-        fcntl.flock(file, fcntl.LOCK_UN)
-        return False
-    return True
+    holder = noted_holder(_note(lock))
+    if holder is None or holder.process.is_on_this_machine or holder.process.is_gone or is_silent(_note(lock)):
+        return True
+    fcntl.flock(file, fcntl.LOCK_UN)  # a lock reaches every process of its machine, and need not reach another one
+    return False
 
 
 def _is_elsewhere(lock: Path) -> bool:
@@ -174,24 +162,18 @@ def _about_silence(lock: Path) -> str:
 
 
 def _note(lock: Path) -> Path:
-    return lock.with_name(f"{lock.name}.json")
+    return lock.with_suffix(".json")
 
 
 def _holder(lock: Path) -> str:
-    """Return the name of the process that a note names; if that has ended, of a child process that has the lock open.
-
-    If no process of this user has the lock open, return how to find the holder.
-    """
+    """Return the name of the process that a note names; if that has ended, how to find a child that has the lock."""
     holder = noted_holder(_note(lock))
     if holder is not None and not holder.process.is_gone:
         return str(holder)
-    for process in psutil.process_iter():
-        with suppress(psutil.Error, ProcessLookupError):  # it has ended, or is another user's
-            has_it_open = any(file.path == str(lock.resolve()) for file in process.open_files())
-            if has_it_open and process.pid != os.getpid():
-                return str(Holder(process=Process.running(process.pid), command=_command(process)))
-    return f"another process (`fuser -v {lock.resolve()}` shows it to root)"
+    return f"another process (`fuser -v {lock.resolve()}` shows it)"
 
 
-def _command(process: psutil.Process) -> str:
-    return one_line(" ".join(process.cmdline()), LONGEST_COMMAND)
+def command_of(words: Sequence[str]) -> str:
+    """Return a command line as it is shown: without the path of a program, and without its interpreter."""
+    own = words[1:] if "python" in words[0] and len(words) > 1 else words
+    return one_line(" ".join([Path(own[0]).name, *own[1:]]), LONGEST_COMMAND)
