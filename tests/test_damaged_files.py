@@ -27,10 +27,11 @@ from dagrpo.engine import sglang
 from dagrpo.models.config import Fresh
 from dagrpo.models.fresh import make_fresh
 from dagrpo.pipeline import cache, failure_report, job_files, record
+from dagrpo.pipeline import snakemake_private as private
 from dagrpo.pipeline.dag import PlannedJob
 from dagrpo.pipeline.dvc import file as dvc_file
 from dagrpo.pipeline.dvc import lock, recording
-from dagrpo.pipeline.snakemake import private, reconcile, workflow
+from dagrpo.pipeline.snakemake import reconcile, workflow
 from dagrpo.pipeline.stages import all_stages
 from dagrpo.report import parameters
 from dagrpo.rollout.sampling import context_tokens

@@ -16,7 +16,7 @@ from dagrpo.core.errors import UserError
 from dagrpo.pipeline import locks
 from dagrpo.pipeline.locks import DRIVER, RUNNING, hold
 from dagrpo.pipeline.snakemake.checks import Refusal, refused
-from dagrpo.pipeline.snakemake.private import LOCKS
+from dagrpo.pipeline.snakemake_private import LOCKS
 from dagrpo.utils import slurm
 from dagrpo.utils.slurm import QueuedJob
 

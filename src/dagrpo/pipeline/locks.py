@@ -23,7 +23,7 @@ from dagrpo.core.errors import UserError
 from dagrpo.pipeline.dvc.private import DVC_FOLDER, lock_of_dvc, process_in_lock_of_dvc
 from dagrpo.pipeline.record import STATES
 from dagrpo.pipeline.runner import dvc_drives
-from dagrpo.pipeline.snakemake.private import locks_of
+from dagrpo.pipeline.snakemake_private import locks_of
 from dagrpo.tracking.variations import TRY
 from dagrpo.utils import slurm
 from dagrpo.utils.console import say

@@ -13,7 +13,7 @@ from dagrpo.cli.status.why import explain
 from dagrpo.config.places import ROOT, place_of
 from dagrpo.core.errors import UserError
 from dagrpo.pipeline.changes import code
-from dagrpo.pipeline.snakemake.private import record_unfinished
+from dagrpo.pipeline.snakemake_private import record_unfinished
 
 
 def text(path: Path) -> str:

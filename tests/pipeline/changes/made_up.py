@@ -12,7 +12,7 @@ from dagrpo.pipeline.changes.executions import stage_and_seed
 from dagrpo.pipeline.dag import PlannedJob, planned_jobs
 from dagrpo.pipeline.identity import code_digest
 from dagrpo.pipeline.job_files import code_files, job_file, own_params
-from dagrpo.pipeline.snakemake.private import record_finished
+from dagrpo.pipeline.snakemake_private import record_finished
 from dagrpo.pipeline.stages import all_stages
 from dagrpo.utils.files import digest_of, read_json, sha256_of, write_json, write_text
 from dagrpo.utils.manifest import MANIFEST, entry_of

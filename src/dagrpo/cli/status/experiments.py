@@ -20,7 +20,7 @@ from dagrpo.pipeline.failure_report import Kind as Ended
 from dagrpo.pipeline.locks import driver, runner_of
 from dagrpo.pipeline.raw_inputs import missing_raw
 from dagrpo.pipeline.record import STATES
-from dagrpo.pipeline.snakemake.private import unfinished_outputs
+from dagrpo.pipeline.snakemake_private import unfinished_outputs
 from dagrpo.utils.checksummed_json import Damaged, read_checksummed
 from dagrpo.utils.console import counted
 from dagrpo.utils.files import read_object

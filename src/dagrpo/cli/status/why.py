@@ -22,7 +22,7 @@ from dagrpo.pipeline.changes.executions import (
 )
 from dagrpo.pipeline.changes.today import Today
 from dagrpo.pipeline.damage import is_marked_damaged
-from dagrpo.pipeline.snakemake.private import is_unfinished
+from dagrpo.pipeline.snakemake_private import is_unfinished
 from dagrpo.pipeline.stages import all_stages
 from dagrpo.utils.provenance import TOPS
 

@@ -20,7 +20,7 @@ from dagrpo.pipeline.declaration import RAW, patterns_of
 from dagrpo.pipeline.override_runs import PARAMS, override_run
 from dagrpo.pipeline.raw_inputs import parameter_with
 from dagrpo.pipeline.runner import dvc_drives
-from dagrpo.pipeline.snakemake.private import executor_name, executor_settings, options
+from dagrpo.pipeline.snakemake_private import executor_name, executor_settings, options
 from dagrpo.pipeline.stages import all_stages
 from dagrpo.pipeline.validation import parse_with_tasks
 from dagrpo.tracking.variations import TRY

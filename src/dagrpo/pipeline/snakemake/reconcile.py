@@ -23,7 +23,7 @@ from dagrpo.pipeline.identity import code_digest
 from dagrpo.pipeline.job_files import code_files, job_file, own_params
 from dagrpo.pipeline.raw_inputs import changed_raw, is_own, missing_raw
 from dagrpo.pipeline.record import is_whole
-from dagrpo.pipeline.snakemake.private import (
+from dagrpo.pipeline.snakemake_private import (
     is_unfinished,
     record_finished,
     record_unfinished,

@@ -40,7 +40,9 @@ from dagrpo.pipeline.snakemake.checks import (
     require_status_of_jobs,
     require_unedited,
 )
-from dagrpo.pipeline.snakemake.private import (
+from dagrpo.pipeline.snakemake.reconcile import reconcile
+from dagrpo.pipeline.snakemake.stop import stop_with_stages
+from dagrpo.pipeline.snakemake_private import (
     call_around_the_jobs,
     executor_name,
     leave_threads_to_jobs,
@@ -50,8 +52,6 @@ from dagrpo.pipeline.snakemake.private import (
     runs_jobs,
     stages_of_a_job,
 )
-from dagrpo.pipeline.snakemake.reconcile import reconcile
-from dagrpo.pipeline.snakemake.stop import stop_with_stages
 from dagrpo.tracking.attempt import follow_jobs, leave_database_to_the_head
 from dagrpo.tracking.sync import record_what_is_new
 from dagrpo.tracking.variations import TRY

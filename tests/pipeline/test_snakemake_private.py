@@ -1,4 +1,4 @@
-"""The private parts of Snakemake are as snakemake/private.py takes them to be. A failure here: read its new version."""
+"""The private parts of Snakemake are as snakemake_private.py takes them to be. A failure here: read its new version."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,7 +10,7 @@ from snakemake.io import IOFile
 from snakemake.persistence import RECORD_FORMAT_VERSION
 from snakemake.persistence.file import FilePersistence
 
-from dagrpo.pipeline.snakemake import private
+from dagrpo.pipeline import snakemake_private as private
 
 LONG = Path("results", *(f"folder_{number}" for number in range(40)), "provenance.json")
 

@@ -1,7 +1,7 @@
 """Private parts of Snakemake that the pipeline uses, tested with 9.27.1.
 
 After DVC has restored an output, Snakemake has nothing to do only if its own records say so, and it has no interface to them.
-tests/pipeline/snakemake/test_private.py fails if the format of a record, the name of its file, or an option changes.
+tests/pipeline/test_snakemake_private.py fails if the format of a record, the name of its file, or an option changes.
 """
 
 import binascii
