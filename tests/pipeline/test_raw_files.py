@@ -100,14 +100,14 @@ def test_a_named_file_is_an_input_of_the_jobs_that_read_it_and_an_edit_is_seen_i
     for job in (job for job in planned_jobs(params, "e") if file in job.inputs.get(RAW, ())):
         assert file in map(raw_file_at, raw_of_stage(params, all_stages()[job.stage]))
         record = _record(job)
-        assert not changed_raw(record, job)
+        assert not changed_raw(record, job.inputs.get(RAW, ()))
         path.touch()
-        assert not changed_raw(record, job)
+        assert not changed_raw(record, job.inputs.get(RAW, ()))
         path.write_text("another {attempt}")
         os.utime(path, (0, 0))  # as a file that is moved here has it
-        assert list(changed_raw(record, job)) == [file]
+        assert list(changed_raw(record, job.inputs.get(RAW, ()))) == [file]
         path.unlink()
-        assert not changed_raw(record, job)
+        assert not changed_raw(record, job.inputs.get(RAW, ()))
         assert missing_raw(record["inputs"], "e") == [file]
         path.write_text("{attempt}")
 
@@ -153,7 +153,7 @@ def test_files_that_have_come_since_a_job_ran_are_named() -> None:
     record = _record(_job(params, "prepare", "gsm8k"))
     _write("copies/gsm8k/train.jsonl")  # read instead
     _write("copies/gsm8k/test.jsonl")
-    changed = changed_raw(record, _job(params, "prepare", "gsm8k"))
+    changed = changed_raw(record, _job(params, "prepare", "gsm8k").inputs.get(RAW, ()))
     assert {name: was for name, (was, _) in changed.items()} == dict.fromkeys(
         ["copies/gsm8k/test.jsonl", "copies/gsm8k/train.jsonl"]
     )
@@ -212,7 +212,7 @@ def test_a_picture_that_rows_name_is_read_again_after_an_edit_and_only_then(monk
     _write("copies/geo3k/pictures/1.png", "one")
     second = _write("copies/geo3k/pictures/2.png", "two")
     _, record = _with_pictures("pictures/1.png", "pictures/2.png")
-    assert not changed_raw(record, None)
+    assert not changed_raw(record)
     read = list[Path]()
 
     def noting(place: Path, column: str) -> Any:
@@ -220,14 +220,14 @@ def test_a_picture_that_rows_name_is_read_again_after_an_edit_and_only_then(monk
         return picture_digest(place, column)
 
     monkeypatch.setattr("dagrpo.pipeline.raw_inputs.picture_digest", noting)
-    assert not changed_raw(record, None)
+    assert not changed_raw(record)
     assert read == []
     second.write_text("other")
-    assert list(changed_raw(record, None)) == [f"a picture that {PICTURES[0]} names in {PICTURES[1]}"]
+    assert list(changed_raw(record)) == [f"a picture that {PICTURES[0]} names in {PICTURES[1]}"]
     second.unlink()
-    assert len(changed_raw(record, None)) == 1
+    assert len(changed_raw(record)) == 1
     second.write_text("two")
-    assert not changed_raw(record, None)
+    assert not changed_raw(record)
 
 
 def test_dvc_has_the_folder_of_a_task_with_pictures_as_its_dependency() -> None:

@@ -16,8 +16,6 @@ from dagrpo.config.schema import Params
 from dagrpo.core.errors import UserError
 from dagrpo.data.picture_digest import file_and_column, picture_digest
 from dagrpo.data.task import get_task
-from dagrpo.pipeline.dag import PlannedJob
-from dagrpo.pipeline.declaration import RAW
 from dagrpo.tools import TOOLS, config_for
 from dagrpo.utils.files import digest_of, read_object, write_json
 from dagrpo.utils.manifest import NOTES, noted_sha256
@@ -60,14 +58,13 @@ def missing_raw(inputs: Mapping[str, str], experiment: str) -> list[str]:
     return [path for path in raw_recorded(inputs, experiment) if not Path(path).is_file()]
 
 
-def changed_raw(record: Mapping[str, Any], job: PlannedJob | None) -> dict[str, Digests]:
+def changed_raw(record: Mapping[str, Any], planned: Collection[str] = ()) -> dict[str, Digests]:
     """Return the raw files whose content differs from a record, and those that have come since, by name.
 
-    `record`: an execution's provenance.json. `job`: the same as today's parameters plan it; None if these are unknown.
+    `record`: an execution's provenance.json. `planned`: the raw files of the same job by today's parameters.
     """
     recorded = raw_recorded(record["inputs"], record["experiment"])
-    today = () if job is None else job.inputs.get(RAW, ())
-    there = [path for path in dict.fromkeys([*recorded, *today]) if Path(path).is_file()]
+    there = [path for path in dict.fromkeys([*recorded, *planned]) if Path(path).is_file()]
     now = {path: noted_sha256(Path(path)) for path in there}
     files = {path: (recorded.get(path), digest) for path, digest in now.items() if digest != recorded.get(path)}
     return files or dict(_changed_pictures(record))

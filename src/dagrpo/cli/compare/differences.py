@@ -10,7 +10,7 @@ from dagrpo.config.overlay import flat
 from dagrpo.pipeline import dag
 from dagrpo.pipeline.changes.executions import ExecutionRecord, all_records
 from dagrpo.pipeline.record import in_any_experiment
-from dagrpo.pipeline.snakemake.reconcile import code_recorded
+from dagrpo.pipeline.snakemake_private import code_recorded
 from dagrpo.utils.files import canonical_json
 
 RUNTIME = "runtime"

@@ -12,8 +12,9 @@ from dagrpo.core.escape import brief, one_line
 from dagrpo.pipeline.changes.code import digests_now
 from dagrpo.pipeline.changes.executions import ExecutionRecord
 from dagrpo.pipeline.changes.today import Today
+from dagrpo.pipeline.declaration import RAW
 from dagrpo.pipeline.raw_inputs import changed_raw, is_own
-from dagrpo.pipeline.snakemake.reconcile import code_recorded
+from dagrpo.pipeline.snakemake_private import code_recorded
 from dagrpo.utils.files import digest_of, sha256_of
 from dagrpo.utils.manifest import MANIFEST, FileEntry, fault_of_size, fault_since_read, listed_files
 
@@ -86,7 +87,9 @@ class Changes:
         own = {path: digest for path, digest in execution.inputs.items() if is_own(path, execution.experiment)}
         yield from self._files(Kind.INPUT, own)
         record = {name: getattr(execution, name) for name in ("inputs", "experiment", "outputs", "params")}
-        for name, (before, now) in changed_raw(record, self._today.job_of(execution)).items():
+        job = self._today.job_of(execution)
+        raw = () if job is None else job.inputs.get(RAW, ())
+        for name, (before, now) in changed_raw(record, raw).items():
             yield Change(kind=Kind.INPUT, name=name, before=before and before[:DIGITS], now=now[:DIGITS])
 
     def _files(self, kind: Kind, digests: Mapping[str, str]) -> Iterator[Change]:

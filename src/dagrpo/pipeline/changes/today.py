@@ -7,6 +7,7 @@ experiment. Every other experiment's parameters are taken to be the recorded one
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from dagrpo.config.overlay import OVERRIDE, with_overrides
@@ -14,11 +15,15 @@ from dagrpo.config.schema import Params, parse
 from dagrpo.core.errors import UserError
 from dagrpo.pipeline.changes.executions import ExecutionRecord
 from dagrpo.pipeline.dag import PlannedJob, planned_jobs
+from dagrpo.pipeline.declaration import RAW
+from dagrpo.pipeline.identity import code_digest
 from dagrpo.pipeline.job_files import JOBS, code_files, own_params
 from dagrpo.pipeline.override_runs import PARAMS, override_run
-from dagrpo.pipeline.record import declared
+from dagrpo.pipeline.raw_inputs import changed_raw, is_own
+from dagrpo.pipeline.record import declared, is_whole
 from dagrpo.pipeline.stages import all_stages
 from dagrpo.pipeline.validation import parse_with_tasks
+from dagrpo.utils.files import read_json, sha256_of
 from dagrpo.utils.yaml_text import read_yaml
 
 
@@ -97,3 +102,26 @@ def _code_of_job(execution: ExecutionRecord) -> list[str] | None:
     except UserError:
         return None
     return [str(file) for file in code] if isinstance(code, list) else None
+
+
+def is_current(job: PlannedJob, params: Params) -> bool:
+    """Return True if an execution with today's parameters and code made these outputs from these inputs."""
+    try:
+        record = read_json(Path(job.provenance))
+        made = [path for name, paths in job.inputs.items() if name != RAW for path in paths]
+        recorded = {path: digest for path, digest in record["inputs"].items() if is_own(path, record["experiment"])}
+        return (
+            is_made_by(record, params)
+            and {path: sha256_of(Path(path)) for path in made} == recorded
+            and not changed_raw(record, job.inputs.get(RAW, ()))
+            and all(is_whole(Path(path), record["outputs"][path]) for path in job.files if path != job.provenance)
+        )
+    except (OSError, UserError, KeyError):  # missing, damaged, or of an earlier version
+        return False
+
+
+def is_made_by(record: Mapping[str, Any], params: Params) -> bool:
+    """Return True if a provenance record has these parameters and today's code."""
+    stage = all_stages()[record["stage"]]
+    same_params = record["params"] == own_params(params, stage)
+    return bool(same_params and record["code"] == code_digest(code_files(params, stage)))

@@ -15,7 +15,7 @@ from dagrpo.pipeline.changes.executions import ExecutionRecord, experiments, rea
 from dagrpo.pipeline.dag import expected
 from dagrpo.pipeline.job_files import code_files
 from dagrpo.pipeline.raw_inputs import CARD, raw_recorded
-from dagrpo.pipeline.snakemake.reconcile import code_recorded
+from dagrpo.pipeline.snakemake_private import code_recorded
 from dagrpo.pipeline.stages import all_stages
 from dagrpo.pipeline.validation import parse_with_tasks
 from dagrpo.tracking.variations import TRY

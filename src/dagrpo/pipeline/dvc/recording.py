@@ -11,13 +11,13 @@ from pathlib import Path
 from dagrpo.config.schema import Params, read_params
 from dagrpo.core.errors import UserError
 from dagrpo.core.escape import sentence
+from dagrpo.pipeline.changes.today import is_current, is_made_by
 from dagrpo.pipeline.dag import planned_jobs, stage_of
 from dagrpo.pipeline.declaration import RAW
 from dagrpo.pipeline.dvc.file import CHECK_STAGE
 from dagrpo.pipeline.dvc.private import record_outputs
 from dagrpo.pipeline.override_runs import PARAMS
 from dagrpo.pipeline.runner import RAN, dvc_drives
-from dagrpo.pipeline.snakemake.reconcile import is_current, is_made_by
 from dagrpo.utils.console import say
 from dagrpo.utils.files import read_json, sha256_of
 

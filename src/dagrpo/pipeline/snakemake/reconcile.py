@@ -7,23 +7,22 @@ whose provenance matches today's parameters, code, inputs and outputs is recorde
 """
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
-from dagrpo.config.places import SCRIPT, name_of, place_of
+from dagrpo.config.places import SCRIPT, place_of
 from dagrpo.config.schema import Params
 from dagrpo.core.errors import UserError
 from dagrpo.pipeline.changes.executions import named
+from dagrpo.pipeline.changes.today import is_current
 from dagrpo.pipeline.dag import PlannedJob, all_files, by_job, planned_jobs, seed_of
 from dagrpo.pipeline.damage import is_marked_damaged, unmark_damaged
 from dagrpo.pipeline.declaration import RAW
-from dagrpo.pipeline.identity import code_digest
-from dagrpo.pipeline.job_files import code_files, job_file, own_params
-from dagrpo.pipeline.raw_inputs import changed_raw, is_own, missing_raw
-from dagrpo.pipeline.record import is_whole
+from dagrpo.pipeline.job_files import code_files, job_file
+from dagrpo.pipeline.raw_inputs import changed_raw, missing_raw
 from dagrpo.pipeline.snakemake_private import (
+    code_recorded,
     is_unfinished,
     record_finished,
     record_unfinished,
@@ -33,9 +32,9 @@ from dagrpo.pipeline.snakemake_private import (
 )
 from dagrpo.pipeline.stages import all_stages
 from dagrpo.utils.console import say
-from dagrpo.utils.files import digest_of, read_json, sha256_of, unshare
+from dagrpo.utils.files import read_json, sha256_of, unshare
 from dagrpo.utils.manifest import MANIFEST, fault_of_size, listed_files
-from dagrpo.utils.provenance import PROVENANCE, TOPS
+from dagrpo.utils.provenance import PROVENANCE
 
 
 def reconcile(params: Params, experiment: str) -> None:
@@ -60,7 +59,7 @@ def reconcile(params: Params, experiment: str) -> None:
 def _name_changed_raw_files(part: PlannedJob) -> None:
     """Say which raw files make a job run again: Snakemake names neither pictures nor, by default, its reasons."""
     with suppress(OSError, UserError, KeyError):  # a damaged record
-        changed = changed_raw(read_json(Path(part.provenance)), part)
+        changed = changed_raw(read_json(Path(part.provenance)), part.inputs.get(RAW, ()))
         if changed:
             names = ", ".join(f"{name} {'has changed' if was else 'is new'}" for name, (was, _) in changed.items())
             say(f"{named(part.stage, seed_of(part.provenance), part.provenance)} runs again: {names}.")
@@ -72,17 +71,6 @@ def _make_writable(parts: Sequence[PlannedJob]) -> None:
     for path in sorted(all_files(parts), key=lambda path: path.endswith(PROVENANCE)):
         with suppress(PermissionError):  # another user's
             unshare(Path(path))
-
-
-def code_recorded(provenance: Path, code: str, inputs: Mapping[str, str]) -> dict[str, str] | None:
-    """Return the digests of a stage's code by Snakemake's record; None if that is missing or of another execution than `code`."""
-    recorded = recorded_digests(provenance)
-    if recorded is None:
-        return None
-    data = {*inputs, *(path for path in recorded if path.partition("/")[0] in TOPS)}  # of all parts of its job
-    files = {name_of(Path(path)): digest for path, digest in recorded.items() if path not in data}
-    files.pop(SCRIPT, None)
-    return files if digest_of(files) == code else None
 
 
 def _is_believed(experiment: str, part: PlannedJob) -> bool:
@@ -120,35 +108,12 @@ def _is_known(part: PlannedJob) -> bool:
             and not is_unfinished(provenance)
             and recorded_job(provenance) == record["job"]
             and not missing_raw(dict.fromkeys(recorded_inputs(provenance), ""), record["experiment"])
-            and not changed_raw(record, part)
+            and not changed_raw(record, part.inputs.get(RAW, ()))
             and record["inputs"].items() <= digests.items()
             and code_recorded(provenance, record["code"], record["inputs"]) is not None
         )
     except (OSError, UserError, KeyError):  # provenance is damaged, or of an earlier version
         return False
-
-
-def is_current(job: PlannedJob, params: Params) -> bool:
-    """Return True if an execution with today's parameters and code made these outputs from these inputs."""
-    try:
-        record = read_json(Path(job.provenance))
-        made = [path for name, paths in job.inputs.items() if name != RAW for path in paths]
-        recorded = {path: digest for path, digest in record["inputs"].items() if is_own(path, record["experiment"])}
-        return (
-            is_made_by(record, params)
-            and {path: sha256_of(Path(path)) for path in made} == recorded
-            and not changed_raw(record, job)
-            and all(is_whole(Path(path), record["outputs"][path]) for path in job.files if path != job.provenance)
-        )
-    except (OSError, UserError, KeyError):  # missing, damaged, or of an earlier version
-        return False
-
-
-def is_made_by(record: Mapping[str, Any], params: Params) -> bool:
-    """Return True if a provenance record has these parameters and today's code."""
-    stage = all_stages()[record["stage"]]
-    same_params = record["params"] == own_params(params, stage)
-    return bool(same_params and record["code"] == code_digest(code_files(params, stage)))
 
 
 def _record(parts: Sequence[PlannedJob], params: Params) -> None:
