@@ -45,10 +45,9 @@ def test_no_password_of_an_address_is_left_wherever_it_stands(before: str, user:
 
 
 @pytest.mark.parametrize("part", ["://", "?", "&a", "://a:", "authorization: ", "password"])
-def test_a_long_text_is_read_in_no_time(part: str) -> None:
-    started = time.monotonic()
-    without_passwords(part * 30_000)
-    assert time.monotonic() - started < 5
+def test_a_long_text_is_read_in_linear_time(part: str) -> None:
+    """In the square of its length it would take hours."""
+    without_passwords(part * 300_000)
 
 
 @pytest.mark.parametrize(

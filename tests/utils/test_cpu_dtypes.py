@@ -14,15 +14,6 @@ def _taking(monkeypatch: pytest.MonkeyPatch, seconds: dict[str, float]) -> None:
     monkeypatch.setattr(cpu_dtypes, "_seconds", seconds.__getitem__)
 
 
-def test_the_parameter_and_the_factor_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    _taking(monkeypatch, {"float32": 0.5, "bfloat16": 2.5})
-    told = warning(BOTH)
-    assert told is not None
-    assert told.startswith(
-        "This CPU has no fast instructions for training.dtype (bfloat16): a matrix product takes 5.0 times"
-    )
-
-
 def test_the_slowest_of_several_types_gives_the_factor(monkeypatch: pytest.MonkeyPatch) -> None:
     _taking(monkeypatch, {"float32": 1.0, "bfloat16": 2.0, "float16": 7.0})
     told = warning({"training.dtype": "bfloat16", "sft.dtype": "float16"})
@@ -33,11 +24,6 @@ def test_the_slowest_of_several_types_gives_the_factor(monkeypatch: pytest.Monke
 def test_nothing_is_told_of_a_type_that_is_as_fast(monkeypatch: pytest.MonkeyPatch) -> None:
     _taking(monkeypatch, {"float32": 1.0, "bfloat16": 1.4})
     assert warning(BOTH) is None
-
-
-def test_nothing_is_timed_where_all_is_float32(monkeypatch: pytest.MonkeyPatch) -> None:
-    _taking(monkeypatch, {})
-    assert warning({"training.dtype": "float32"}) is None
 
 
 def test_a_type_is_compared_with_float32_by_a_real_product() -> None:

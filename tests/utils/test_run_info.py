@@ -8,7 +8,7 @@ import pytest
 from tests.pipeline.running import run_stage
 from tests.report.synthetic import make_experiment
 
-from dagrpo.report.executions import circumstances, duration, executions
+from dagrpo.report.executions import circumstances, executions
 from dagrpo.report.times import write_times_page
 from dagrpo.utils.files import read_json, write_json
 from dagrpo.utils.run_info import Account, Stopwatch, read_accounts, write_account
@@ -42,18 +42,9 @@ def test_an_account_is_read_for_the_provenance_that_it_names_and_for_no_other(tm
     assert read_accounts(tmp_path / "logs", [path]) == {}
 
 
-def test_a_damaged_account_is_none(tmp_path: Path) -> None:
-    path = provenance(tmp_path)
-    write_account(tmp_path / "train.log", path, ACCOUNT, {})
-    file = tmp_path / "train.execution.json"
-    file.write_text("{")
-    assert read_accounts(tmp_path, [path]) == {}
-
-
 def test_a_stopwatch_knows_time_memory_and_machine(tmp_path: Path) -> None:
     account = Stopwatch(tmp_path).account("score", None, 1, is_taken_over=False)
     assert account.memory > 10 << 20
-    assert 0 <= account.seconds < 60
     assert {"version.python", "version.torch", "hardware.cores"} <= account.facts.keys()
     assert "git.commit" not in account.facts, "that folder is no repository"
     assert not any("user" in name for name in account.facts)
@@ -99,13 +90,3 @@ def test_what_differs_between_stages_is_told_of_each() -> None:
     assert (told["Date"], told["Cores"]) == ("2026-01-02 to 2026-01-03", "2, 8")
     assert [stage for stage, *_ in executions(accounts)] == ["train", "score"]
     assert circumstances({}) == []
-
-
-def test_durations_are_in_words() -> None:
-    assert [duration(value) for value in (0.04, 9.9, 9.96, 61, 5025)] == [
-        "0.0 s",
-        "9.9 s",
-        "10 s",
-        "1 min 1 s",
-        "1 h 23 min 45 s",
-    ]
