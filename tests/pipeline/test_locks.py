@@ -171,7 +171,9 @@ def test_jobs_of_a_killed_run_that_cannot_be_asked_about_keep_its_lock(
     monkeypatch.setattr(slurm, "jobs_named", lambda name, cluster: None)
     with pytest.raises(UserError, match=rf"gave to {executor} may be at work, .* where `squeue` answers"):
         hold("tiny")
+    locks._taken.close()
     assert lock.exists()
+    assert json.loads((RUNNING / "tiny.json").read_text())["executor"] == executor, "for the next run"
 
 
 def test_jobs_of_a_killed_run_on_another_cluster_keep_its_lock(

@@ -116,7 +116,9 @@ def _take(experiment: str, patience: float) -> None:
     former = noted_holder(_file(experiment))
     _taken.enter_context(exclusive_access(Path("results", experiment), lock_of(experiment), patience))
     if former is not None:
+        write_json(_file(experiment), asdict(former))  # until its jobs have ended, also where this process ends before
         _remove_what_a_killed_run_left(experiment, former)
+        write_json(_file(experiment), asdict(Holder(process=Process.current(), command=command_of(sys.argv))))
 
 
 def lock_of(experiment: str) -> Path:
