@@ -4,8 +4,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import (
@@ -13,7 +12,6 @@ from rich.progress import (
     MofNCompleteColumn,
     Progress,
     SpinnerColumn,
-    TaskID,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
@@ -55,19 +53,20 @@ def duration(seconds: float) -> str:
 _console = VisibleConsole(stderr=True, markup=False, emoji=False)  # a name with brackets or colons stays as it is
 
 
-class Advance(Protocol):
+_newest = list[int]()  # the count of the newest bar, which outlives it: error messages use it
+
+
+class Bar:
     """A counter of finished work."""
 
-    def advance(self, number: int = 1, note: str = "") -> None: ...
-
-
-class _Bar:
-    def __init__(self, progress: Progress, task: TaskID) -> None:
-        self._progress = progress
-        self._task = task
+    def __init__(self, show: Callable[[int, str], None]) -> None:
+        self._show = show
+        _newest[:] = [0]
 
     def advance(self, number: int = 1, note: str = "") -> None:
-        self._progress.update(self._task, advance=number, note=note)
+        """Count units of work, and show them with a note."""
+        _newest[0] += number
+        self._show(number, note)
 
 
 class _Lines:
@@ -80,7 +79,7 @@ class _Lines:
         self._started = self._last = time.monotonic()
         self._has_end = not brief
 
-    def advance(self, number: int = 1, note: str = "") -> None:
+    def __call__(self, number: int, note: str) -> None:
         self._done += number
         now = time.monotonic()
         if now - self._last >= SECONDS_BETWEEN_LINES:
@@ -93,39 +92,19 @@ class _Lines:
         )
 
 
-@dataclass(slots=True)
-class _Count:
-    """The progress of the newest bar, kept after the bar closes so that error messages can use it."""
-
-    done: int | None = None
-
-
-_newest = _Count()
-
-
-class _Counted:
-    def __init__(self, bar: Advance) -> None:
-        self._bar = bar
-        _newest.done = 0
-
-    def advance(self, number: int = 1, note: str = "") -> None:
-        _newest.done = (_newest.done or 0) + number
-        self._bar.advance(number, note)
-
-
 def finished() -> int | None:
     """Return how many units the newest bar of this process has counted; None before the first bar."""
-    return _newest.done
+    return _newest[0] if _newest else None
 
 
 @contextmanager
-def progress(description: str, total: int, *, brief: bool = False) -> Iterator[Advance]:
+def progress(description: str, total: int, *, brief: bool = False) -> Iterator[Bar]:
     """Show the progress of `total` units of work: a bar on a terminal, a line now and then elsewhere.
 
     `brief`: leave no trace of work that takes less than ten seconds.
     """
     if not _console.is_terminal:
-        yield _Counted(_Lines(description, total, brief=brief))
+        yield Bar(_Lines(description, total, brief=brief))
         return
     columns = (
         TextColumn("{task.description}", markup=False),
@@ -136,7 +115,8 @@ def progress(description: str, total: int, *, brief: bool = False) -> Iterator[A
         TextColumn("{task.fields[note]}", markup=False),
     )
     with Progress(*columns, console=_console, transient=brief) as bars:
-        yield _Counted(_Bar(bars, bars.add_task(description, total=total, note="")))
+        task = bars.add_task(description, total=total, note="")
+        yield Bar(lambda number, note: bars.update(task, advance=number, note=note))
 
 
 def counted(items: Sequence[Item], description: str) -> Iterator[Item]:
