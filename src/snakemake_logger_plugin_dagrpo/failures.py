@@ -3,7 +3,6 @@
 import hashlib
 import json
 import re
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,9 +20,7 @@ LONGEST = 6000  # characters shown: ten mistakes have 5,000
 SECONDS_OF_CLOCK_SKEW = 60.0  # between this machine and one of a cluster
 CRASH, STOPPED = "crash", "stopped"  # kinds of failure that are shown differently
 OUTSIDE_ITS_WORK = "stopped before its work began, or when it was done; the same command goes on from there."
-NEARLY_FULL = 1 << 20  # bytes free
-NO_ROOM = "it ended without a word: only {:,} bytes are free on {}, so that it could not say why; make room there."
-WITHOUT_A_WORD = "it ended without a word: killed, perhaps because memory was short."
+WITHOUT_A_WORD = "it ended without a word: killed, perhaps because memory was short, or on a full disk."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,23 +49,12 @@ def failure_of(job: Job, *, stopping: bool) -> Failure:
         pass
     if stopping:
         return Failure(job=job, kind=STOPPED, sentence=OUTSIDE_ITS_WORK, log=None)
-    return Failure(job=job, kind=CRASH, sentence=_without_a_word(), log=job.log)
+    return Failure(job=job, kind=CRASH, sentence=WITHOUT_A_WORD, log=job.log)
 
 
 def _one_line(text: str) -> str:
     """Make untrusted text safe for a terminal: a few sentences at most, without control characters."""
     return "".join(character if character.isprintable() or character == "\n" else "?" for character in text[:LONGEST])
-
-
-def _without_a_word() -> str:
-    """Describe a failure without a record: on a full disk, a stage cannot write one."""
-    free = shutil.disk_usage(".").free
-    return WITHOUT_A_WORD if free >= NEARLY_FULL else NO_ROOM.format(free, _disk())
-
-
-def _disk() -> Path:
-    """Return the mount point of this folder's disk."""
-    return next(folder for folder in (Path.cwd(), *Path.cwd().parents) if folder.is_mount())
 
 
 def panel(failures: Sequence[Failure], command: str) -> RenderableType:
