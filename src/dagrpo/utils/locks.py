@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO
 
+import psutil
 from pydantic import TypeAdapter, ValidationError
 
 from dagrpo.core.errors import UserError
@@ -166,11 +167,19 @@ def _note(lock: Path) -> Path:
 
 
 def _holder(lock: Path) -> str:
-    """Return the name of the process that a note names; if that has ended, how to find a child that has the lock."""
+    """Return the name of the process that a note names; if that has ended, of a child process that has the lock open.
+
+    If no process of this user has the lock open, return how to find the holder.
+    """
     holder = noted_holder(_note(lock))
     if holder is not None and not holder.process.is_gone:
         return str(holder)
-    return f"another process (`fuser -v {lock.resolve()}` shows it)"
+    for process in psutil.process_iter():
+        with suppress(psutil.Error, ProcessLookupError):  # it has ended, or is another user's
+            has_it_open = any(file.path == str(lock.resolve()) for file in process.open_files())
+            if has_it_open and process.pid != os.getpid():
+                return str(Holder(process=Process.running(process.pid), command=command_of(process.cmdline())))
+    return f"another process (`fuser -v {lock.resolve()}` shows it to root)"
 
 
 def command_of(words: Sequence[str]) -> str:

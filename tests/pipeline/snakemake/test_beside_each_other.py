@@ -66,7 +66,12 @@ def test_the_second_is_refused_and_the_first_works_on(first: "subprocess.Popen[s
         said = _second(folder, *command)
         assert "unlock" not in said
         assert "Traceback" not in said
-        assert "is being run by" in said or "is at work" in said or "Unable to acquire lock" in said, said
+        assert (
+            "is being written by" in said
+            or "is being run by" in said
+            or "is at work" in said
+            or "Unable to acquire lock" in said
+        ), said
     kept = clones.outputs(folder)
     assert kept == (before if by_snakemake else kept)
     assert first.poll() is None
