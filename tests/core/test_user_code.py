@@ -37,7 +37,11 @@ def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _own_code(values: dict[str, Any], stage: str) -> list[str]:
-    return [file for file in code_files(parse(values), all_stages()[stage]) if not file.startswith("src/dagrpo/")]
+    return [
+        file
+        for file in code_files(parse(values), all_stages()[stage])
+        if not file.startswith(("src/dagrpo/", "packages/"))
+    ]
 
 
 @pytest.mark.parametrize("stage", ["train", "sample", "difficulty"])

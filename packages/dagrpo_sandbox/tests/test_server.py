@@ -154,6 +154,7 @@ def test_a_program_ends_when_its_client_leaves() -> None:
         port = free.getsockname()[1]
     command = [
         sys.executable,
+        "-u",  # else its first line waits in a buffer
         "-m",
         "dagrpo_sandbox.server",
         "--port",

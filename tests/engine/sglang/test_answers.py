@@ -205,7 +205,7 @@ NO_ANSWER = "did not answer /generate as SGLang does"
         (lambda: read(of_tokens([-0.1, -1, None])), NO_ANSWER),
         (lambda: read(of_tokens([-0.1, 10**30, None])), NO_ANSWER),
         (lambda: read(of_tokens([-(10**400), 1, None])), NO_ANSWER),
-        (lambda: read(of_tokens([-0.1, "1" * 1_000_000, None], *[[-0.1, 1, None]] * 100_000)), "other entries than"),
+        (lambda: read(of_tokens([-0.1, "1" * 1_000_000, None], *[[-0.1, 1, None]] * 100_000)), NO_ANSWER),
         (lambda: read(of_tokens([None, 1, "[ ]"])), "the weights are not finite"),
     ],
 )  # fmt: skip

@@ -58,7 +58,7 @@ def test_an_entry_of_dvc_lock_has_no_more_than_files_and_parameters(run_by_snake
     entries = entries_of((run_by_snakemake / "dvc.lock").read_text())
     assert entries is not None
     sizes = sorted(map(len, entries.values()))
-    assert sum(sizes) / len(sizes) < 1700, "each names the packages of its code, too"
+    assert sum(sizes) / len(sizes) < 2000, "each names the packages of its code, too"
     assert sizes[-1] < 5500, "train's: two thirds of it are parameters"
 
 

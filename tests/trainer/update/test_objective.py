@@ -297,19 +297,22 @@ def test_coefficients_go_on_from_where_they_were_saved() -> None:
         "positive_nll": {"coefficient": 0.1},
     }
     one = objective(terms=terms)
-    used = [one.adapted(entropy) for entropy in (0.4, 0.6)]
+    used = [one.adapt_coefficients(entropy) for entropy in (0.4, 0.6)]
     assert used[0] == {"adaptive_entropy_coefficient": 0.01, "positive_nll_coefficient": 0.1}
     assert used[1] == {"adaptive_entropy_coefficient": 0.02, "positive_nll_coefficient": 0.1}
     saved = {name: list(each) for name, each in one.coefficients.items()}  # as JSON has it
     assert saved == {"adaptive_entropy": [0.0, 0.01], "positive_nll": [0.1, 0.1]}
     resumed = objective(saved, terms=terms)
-    assert [resumed.adapted(0.4), resumed.adapted(0.4)] == [one.adapted(0.4), one.adapted(0.4)]
+    assert [resumed.adapt_coefficients(0.4), resumed.adapt_coefficients(0.4)] == [
+        one.adapt_coefficients(0.4),
+        one.adapt_coefficients(0.4),
+    ]
 
 
 @pytest.mark.parametrize("entropy", [float("nan"), float("inf")])
 def test_a_step_whose_entropy_is_no_number_changes_no_coefficient(entropy: float) -> None:
     one = objective(terms={"adaptive_entropy": {"coefficient": 0.01}})
-    assert one.adapted(entropy) == one.adapted(entropy) == {"adaptive_entropy_coefficient": 0.01}
+    assert one.adapt_coefficients(entropy) == one.adapt_coefficients(entropy) == {"adaptive_entropy_coefficient": 0.01}
 
 
 def test_the_applied_coefficient_is_what_multiplies_the_term() -> None:
