@@ -134,7 +134,7 @@ def test_the_server_shares_the_device_unless_it_runs_elsewhere(shape: Shape) -> 
 
 @pytest.mark.parametrize("model", ["teacher", "reward_model"])
 def test_a_further_model_has_a_server_of_its_own(model: str, shape: Shape) -> None:
-    (train, _) = stages(qwen3(), replace(Models(policy=shape), **{model: shape}), on_gpu=True)
+    (train, _) = stages(qwen3(), replace(Models(policy=shape), **{model: shape}), on_gpu=True)  # type: ignore[arg-type]
     assert train.on_device[-1].what == f"server of the {model.replace('_', ' ')}"
     assert train.on_device[-1].of("weights") == 4 * WEIGHTS
 
