@@ -12,7 +12,7 @@ from dagrpo.config.presets import composed
 from dagrpo.pipeline.validation import require_fitting_tasks
 
 ROOT = Path(__file__).parents[1]
-EXAMPLES = sorted(path.name for path in (ROOT / "examples").iterdir() if path.is_dir())
+EXAMPLES = sorted(path.parent.name for path in (ROOT / "examples").glob("*/params.yaml"))
 ON_GPUS = {"gsm8k", "judge", "reward_model", "several_gpus"}
 PLANNED = {"gsm8k", "several_gpus"}  # their pages show the first line of their plan
 HOURS = r"about (\d+) h .* at most (\d+) h "
