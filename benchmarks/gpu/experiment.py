@@ -16,7 +16,7 @@ from dagrpo.config.overlay import merged
 from dagrpo.config.presets import composed
 from dagrpo.config.schema import Params, parse
 from dagrpo.utils.files import read_json
-from dagrpo.utils.timings import GROUP, read_times, step_seconds
+from dagrpo.utils.run_info import GROUP, read_times, step_seconds
 
 EXPERIMENT = "smollm2_135m_gsm8k_gpu"
 TOY: dict[str, Any] = {

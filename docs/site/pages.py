@@ -14,11 +14,10 @@ from dagrpo.config.presets import FOLDER, composed
 from dagrpo.config.schema import Params
 from dagrpo.config.scripts.settings import DIFFERENCES, sections
 from dagrpo.config.scripts.table import REASONS, Script, scripts
-from dagrpo.core.errors import UserError
+from dagrpo.core.errors import UserError, nearest
 from dagrpo.core.metrics import METRICS
 from dagrpo.core.plugin_sections import Choice, Chosen, Several, config_of
 from dagrpo.core.section import Section
-from dagrpo.core.suggest import nearest
 from dagrpo.utils.files import write_text
 
 DOCS = Path(__file__).parents[1]

@@ -24,8 +24,8 @@ from dagrpo.core.errors import UserError
 from dagrpo.trainer.config.runtime import Runtime
 from dagrpo.trainer.metrics.throughput import Arithmetic
 from dagrpo.utils.files import read_json, write_json
+from dagrpo.utils.run_info import write_times
 from dagrpo.utils.tables import write_parquet
-from dagrpo.utils.timings import write_times
 
 ROOT = Path(__file__).parents[2]
 QWEN3 = Arithmetic(parameters=596_049_920, attention=28 * 16 * 128)

@@ -11,8 +11,8 @@ from tests.rollout.problems import task_row
 from dagrpo.data.schema import to_table
 from dagrpo.report.build import FIGURE_FILES
 from dagrpo.utils.files import read_json, sha256_of
+from dagrpo.utils.run_info import write_times
 from dagrpo.utils.tables import write_parquet
-from dagrpo.utils.timings import write_times
 
 ROOT = Path(__file__).parents[2]
 

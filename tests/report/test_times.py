@@ -5,8 +5,8 @@ from pathlib import Path
 import pyarrow as pa
 
 from dagrpo.report.times import FILE, SeedTimes, facts, label_of, parts_of, times_of_seeds, write_times_page
+from dagrpo.utils.run_info import write_times
 from dagrpo.utils.tables import write_parquet
-from dagrpo.utils.timings import write_times
 
 FIRST = {"timing/update_seconds": 1.0, "timing/rollout_seconds": 2.0, "timing/tokens_per_second": 30.0}
 SECOND = {"timing/update_seconds": 3.0, "timing/rollout_seconds": 4.0, "timing/tokens_per_second": 10.0}

@@ -13,7 +13,7 @@ from tests.screen.events import END, NOW, error, failed, finished, plan, record,
 
 from dagrpo.pipeline import failure_report
 from dagrpo.pipeline.snakemake.checks import Refusal
-from dagrpo.utils import full_disk
+from dagrpo.utils.failures import NO_ROOM
 from snakemake_logger_plugin_dagrpo import failures, handler, wording
 
 COMMAND_LINE = (
@@ -247,4 +247,4 @@ def test_what_anybody_may_have_written_neither_floods_nor_controls_the_terminal(
 
 
 def test_what_counts_as_a_full_disk_is_the_same_on_both_sides_though_neither_imports_the_other() -> None:
-    assert handler.NO_ROOM == full_disk.NO_ROOM
+    assert handler.NO_ROOM == NO_ROOM

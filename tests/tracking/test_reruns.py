@@ -22,7 +22,7 @@ from dagrpo.tracking.stage_runs import open_run
 from dagrpo.tracking.store import open_client
 from dagrpo.tracking.store_address import artifact_location, tracking_uri
 from dagrpo.utils.files import read_object, write_json
-from dagrpo.utils.process import Process
+from dagrpo.utils.locks import Process
 
 LOG = Path("logs/demo/seed_0/teacher.log")
 RECORD = stage_record("teacher")  # without figures, so that its runs are complete

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from dagrpo.utils.environment import environment_tags
-from dagrpo.utils.process import Process
+from dagrpo.utils.locks import Process
 
 
 def git(root: Path, *arguments: str) -> str:

@@ -11,9 +11,8 @@ import pytest
 from tests.namespaces import NAMESPACE, require_mounts
 
 from dagrpo.engine.errors import full_disk_among
-from dagrpo.utils.failures import sentence_of
+from dagrpo.utils.failures import about_room, disk_of, full_disk_naming, sentence_of
 from dagrpo.utils.files import write_json
-from dagrpo.utils.full_disk import about_room, disk_of, full_disk_naming
 
 WRITERS = """
 import logging, sys

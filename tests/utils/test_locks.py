@@ -18,8 +18,7 @@ import pytest
 
 from dagrpo.core.errors import UserError
 from dagrpo.utils import locks, slurm
-from dagrpo.utils.locks import exclusive_access, noted_holder
-from dagrpo.utils.process import Process
+from dagrpo.utils.locks import Process, exclusive_access, noted_holder
 
 HOLDER = """
 import subprocess, sys, time
@@ -196,7 +195,7 @@ def test_the_queue_of_another_cluster_says_nothing_about_a_job(start: Start, mon
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root makes a namespace of processes")
 def test_a_process_that_cannot_be_seen_from_a_container_is_not_taken_for_gone() -> None:
-    command = "import sys, json; from dagrpo.utils.process import Process; process = Process(**json.loads(sys.argv[1]))"
+    command = "import sys, json; from dagrpo.utils.locks import Process; process = Process(**json.loads(sys.argv[1]))"
     asked = f"{command}; print(process.is_here, process.is_gone)"
     own = json.dumps(asdict(Process.current()))
     inside = ("unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-c", asked, own)

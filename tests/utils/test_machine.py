@@ -3,8 +3,15 @@ from pathlib import Path
 
 import psutil
 import pytest
+import torch
 
+from dagrpo.pipeline.declaration import threads_of
+from dagrpo.pipeline.stages import all_stages
+from dagrpo.trainer.config.runtime import Runtime
 from dagrpo.utils import machine
+from dagrpo.utils.distributed import World, process_group, single_process
+
+BOTH = {"training.dtype": "bfloat16", "rollout.dtype": "float32"}
 
 
 @pytest.fixture
@@ -46,3 +53,66 @@ def test_a_container_has_less_memory_than_its_machine(cgroup: Path, name: str) -
     write(cgroup, {"memory.max": "max\n"})
     write(cgroup, {name: "1000000\n"})
     assert machine.memory_of_machine() == 1_000_000
+
+
+def _taking(monkeypatch: pytest.MonkeyPatch, seconds: dict[str, float]) -> None:
+    monkeypatch.setattr(machine, "_seconds", seconds.__getitem__)
+
+
+def test_the_slowest_of_several_types_gives_the_factor(monkeypatch: pytest.MonkeyPatch) -> None:
+    _taking(monkeypatch, {"float32": 1.0, "bfloat16": 2.0, "float16": 7.0})
+    told = machine.warning({"training.dtype": "bfloat16", "sft.dtype": "float16"})
+    assert told is not None
+    assert "training.dtype (bfloat16) and sft.dtype (float16): a matrix product takes 7.0 times" in told
+
+
+def test_nothing_is_told_of_a_type_that_is_as_fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    _taking(monkeypatch, {"float32": 1.0, "bfloat16": 1.4})
+    assert machine.warning(BOTH) is None
+
+
+def test_a_type_is_compared_with_float32_by_a_real_product() -> None:
+    assert machine.times_as_long("float32") > 0
+    assert machine.times_as_long("bfloat16") > 0
+
+
+@pytest.mark.parametrize(("rank", "device", "is_told"), [(0, "cpu", True), (1, "cpu", False), (0, "meta", False)])
+def test_only_rank_zero_on_a_cpu_says_it(
+    rank: int, device: str, is_told: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _taking(monkeypatch, {"float32": 1.0, "bfloat16": 9.0})
+    world = single_process() if rank == 0 and device == "cpu" else World(rank=rank, size=2, device=torch.device(device))
+    machine.warn_of_slow_types(BOTH, world)
+    assert ("9.0 times as long" in capsys.readouterr().err) is is_told
+
+
+@pytest.mark.parametrize("stage", ["sft", "train"])
+@pytest.mark.parametrize(("processes", "threads"), [(1, 2), (2, 1), (4, 1)])
+def test_each_process_has_its_share_of_what_its_stage_declares(stage: str, processes: int, threads: int) -> None:
+    section = {"sft": "sft", "train": "training"}[stage]
+    runtime = Runtime.model_validate({section: {"processes": processes}})
+    assert threads_of(all_stages()[stage], runtime) == threads
+
+
+@pytest.mark.parametrize(("processes", "threads", "cores"), [(1, 1, 1), (1, 4, 4), (2, 3, 6)])
+def test_training_computes_with_as_many_threads_as_its_parameter_says(processes: int, threads: int, cores: int) -> None:
+    runtime = Runtime.model_validate({"training": {"processes": processes, "threads": threads}})
+    stage = all_stages()["train"]
+    assert threads_of(stage, runtime) == threads
+    assert stage.needs(runtime).threads == cores
+
+
+def test_what_the_environment_says_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in machine.READ_BY_LIBRARIES:
+        monkeypatch.setenv(name, "64")
+    machine.fix_threads(2)
+    assert {os.environ[name] for name in machine.READ_BY_LIBRARIES} == {"2"}
+
+
+def test_threads_of_a_process_group_are_those_it_is_given() -> None:
+    before = torch.get_num_threads()
+    try:
+        with process_group(3):
+            assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)

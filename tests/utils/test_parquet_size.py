@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from tests.repeated import repeated
 
 from dagrpo.core.errors import UserError
-from dagrpo.utils.parquet_size import decodes_to_more
-from dagrpo.utils.tables import read_parquet
+from dagrpo.utils.tables import decodes_to_more, read_parquet
 
 _texts = st.none() | st.text(max_size=20)
 _rows = st.lists(

@@ -5,8 +5,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from dagrpo.utils.run_info import read_times, step_seconds, times_of, write_times
 from dagrpo.utils.tables import write_parquet
-from dagrpo.utils.timings import read_times, step_seconds, times_of, write_times
 
 CURVE = [
     {"reward/mean": 0.5, "timing/update_seconds": 2.0, "timing/rollout_seconds": 1.0, "timing/tokens_per_second": 9.0}

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from dagrpo.core.errors import UserError
-from dagrpo.core.suggest import nearest
+from dagrpo.core.errors import UserError, nearest
 from dagrpo.evaluation.outcomes import SCORES
 from dagrpo.rollout.table import read_table
 from dagrpo.trainer.run import step_file

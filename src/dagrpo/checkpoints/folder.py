@@ -17,8 +17,8 @@ from dagrpo.checkpoints.manifest import BESIDE, Manifest, read_manifest
 from dagrpo.checkpoints.tensors import dtype_name
 from dagrpo.checkpoints.weight_map import require_own
 from dagrpo.core.errors import UserError
+from dagrpo.utils.failures import full_disk_naming
 from dagrpo.utils.files import atomic_folder, read_object, require_space, write_text
-from dagrpo.utils.full_disk import full_disk_naming
 from dagrpo.utils.manifest import MANIFEST
 
 CONFIG = "config.json"

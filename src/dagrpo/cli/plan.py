@@ -71,8 +71,7 @@ def plan(
 def _params(presets: list[str]) -> "Params":
     from dagrpo.config.presets import composed, known
     from dagrpo.config.schema import read_params
-    from dagrpo.core.errors import UserError
-    from dagrpo.core.suggest import nearest
+    from dagrpo.core.errors import UserError, nearest
 
     if not presets:
         return read_params(PARAMS)

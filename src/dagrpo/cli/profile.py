@@ -13,7 +13,7 @@ import typer
 from dagrpo.cli.shell_completion import presets as names
 from dagrpo.core.errors import UserError
 from dagrpo.core.section import MOST_STEPS
-from dagrpo.utils.timings import GROUP, SECONDS, times_of
+from dagrpo.utils.run_info import GROUP, SECONDS, times_of
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -47,7 +47,7 @@ def profile(
     from dagrpo.pipeline.stages.train import STAGE
     from dagrpo.utils.console import plain_console, say
     from dagrpo.utils.devices import own_devices
-    from dagrpo.utils.threads import fix_threads
+    from dagrpo.utils.machine import fix_threads
 
     require_own_code()
     params = _params(experiment)

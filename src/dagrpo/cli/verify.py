@@ -8,8 +8,7 @@ from pathlib import Path
 
 import typer
 
-from dagrpo.core.errors import UserError
-from dagrpo.core.suggest import nearest
+from dagrpo.core.errors import UserError, nearest
 from dagrpo.data.picture_digest import name_in_card, picture_digest
 from dagrpo.pipeline.changes.executions import ExecutionRecord, all_records, experiments
 from dagrpo.pipeline.raw_inputs import RawData, is_own, raw_data, raw_recorded

@@ -5,9 +5,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from dagrpo.core.errors import nearest_of
 from dagrpo.core.escape import brief
 from dagrpo.core.plugin_sections import InvalidPart
-from dagrpo.core.suggest import nearest_of
 
 TASK = r"^[a-z0-9][A-Za-z0-9_.-]*$"
 PATTERNS = {  # of texts in the schema, in words

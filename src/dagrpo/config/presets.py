@@ -16,9 +16,8 @@ from dagrpo.config.places import KINDS, PRESETS, presets_of
 from dagrpo.config.schema import Params, parse
 from dagrpo.config.scripts import table
 from dagrpo.config.scripts.settings import sections
-from dagrpo.core.errors import UserError
+from dagrpo.core.errors import UserError, nearest
 from dagrpo.core.escape import brief
-from dagrpo.core.suggest import nearest
 from dagrpo.data.task import TASKS
 from dagrpo.utils.yaml_text import read_yaml
 

@@ -15,10 +15,9 @@ from pydantic import Field, ValidationError, model_validator
 
 from dagrpo.config.mistakes import mistakes
 from dagrpo.config.places import PRESETS, presets_of
-from dagrpo.core.errors import UserError
+from dagrpo.core.errors import UserError, nearest, nearest_of
 from dagrpo.core.escape import sentences
 from dagrpo.core.section import Section, Seed
-from dagrpo.core.suggest import nearest, nearest_of
 from dagrpo.utils.files import canonical_json
 from dagrpo.utils.yaml_text import read_yaml
 

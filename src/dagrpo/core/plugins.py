@@ -15,8 +15,7 @@ from importlib.metadata import EntryPoint, distributions
 from types import ModuleType
 from typing import Generic, Protocol, TypeVar, cast
 
-from dagrpo.core.errors import Terminated, UserError
-from dagrpo.core.suggest import nearest_of
+from dagrpo.core.errors import Terminated, UserError, nearest_of
 from dagrpo.core.user_code import require_allowed
 
 T = TypeVar("T")

@@ -21,7 +21,7 @@ from dagrpo.core.errors import UserError
 from dagrpo.core.escape import sentence
 from dagrpo.data.raw_row import RawRow
 from dagrpo.data.source import Source, raw_row
-from dagrpo.utils.parquet_size import BUFFER_BYTES, decodes_to_more
+from dagrpo.utils.tables import BUFFER_BYTES, decodes_to_more
 
 BATCH_ROWS = 256  # of rows that may hold pictures
 COPIES_BATCH_ROWS = 50_000  # of rows that repeat: the more, the more copies are found at once

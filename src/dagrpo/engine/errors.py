@@ -6,7 +6,7 @@ from pathlib import Path
 
 from dagrpo.core.errors import TransientError, UserError
 from dagrpo.core.types import Completion
-from dagrpo.utils.full_disk import NEARLY_FULL, disk_of, free_on
+from dagrpo.utils.failures import NEARLY_FULL, disk_of, free_on
 
 TAIL_BYTES = 1 << 16
 _PREFIX = re.compile(r"^\[\d{4}-[^\]]*\]\s*|^(INFO|WARNING):\s*")

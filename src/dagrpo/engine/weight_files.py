@@ -21,8 +21,8 @@ from dagrpo.core.errors import UserError
 from dagrpo.engine.interface import AdapterForm, WeightVersion
 from dagrpo.utils.console import say
 from dagrpo.utils.files import json_text
-from dagrpo.utils.shared_memory import MEMORY
 from dagrpo.utils.tempdirs import remove_abandoned, temporary_folder
+from dagrpo.utils.watched_process import MEMORY
 
 WEIGHTS = "model.safetensors"
 KIND = "weights"

@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from dagrpo.core.errors import UserError
+from dagrpo.core.errors import UserError, nearest
 from dagrpo.core.section import Section
-from dagrpo.core.suggest import nearest
 from dagrpo.trainer.config.runtime import Runtime
 
 if TYPE_CHECKING:

@@ -30,14 +30,14 @@ WITHOUT_EFFECT = (
     "dagrpo.trainer.config.engines",
     "dagrpo.trainer.config.objective",
     "dagrpo.trainer.config.runtime",
-    "dagrpo.utils.watchdog",
     "dagrpo.utils.console",
     "dagrpo.utils.devices",
     "dagrpo.utils.environment",
     "dagrpo.utils.failures",
-    "dagrpo.utils.process",
+    "dagrpo.utils.locks",
+    "dagrpo.utils.machine",
     "dagrpo.utils.run_info",
-    "dagrpo.utils.threads",
+    "dagrpo.utils.watchdog",
 )
 # Imports of each module and the digest of its file, written here: to parse all of them would take a second of every start.
 PARSED = Path(".state/imports.json")

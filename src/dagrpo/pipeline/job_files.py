@@ -12,8 +12,7 @@ from typing import Any
 from dagrpo.config.overlay import configuration_of
 from dagrpo.config.schema import Params, all_keys
 from dagrpo.config.selection import named_code, selected_modules
-from dagrpo.core.errors import UserError
-from dagrpo.core.suggest import nearest
+from dagrpo.core.errors import UserError, nearest
 from dagrpo.pipeline.declaration import RAW, Needs, Stage, names_in, patterns_of
 from dagrpo.pipeline.identity import code_of
 from dagrpo.utils.files import digest_of, json_text, write_json

@@ -31,12 +31,12 @@ from dagrpo.utils.files import write_json
 from dagrpo.utils.locks import (
     SECONDS_BETWEEN_QUESTIONS,
     Holder,
+    Process,
     command_of,
     exclusive_access,
     is_silent,
     noted_holder,
 )
-from dagrpo.utils.process import Process
 from dagrpo.utils.watchdog import end_with
 
 RUNNING = STATES / "running"

@@ -37,9 +37,8 @@ from dagrpo.pipeline.record import (
 from dagrpo.tracking.attempt import noted
 from dagrpo.tracking.variations import TRY
 from dagrpo.trainer.config.runtime import Runtime
-from dagrpo.utils.failures import MISTAKE, TRANSIENT, exit_code_of, place_of, sentence_of, words_of
+from dagrpo.utils.failures import MISTAKE, TRANSIENT, exit_code_of, no_room, place_of, sentence_of, words_of
 from dagrpo.utils.files import copy, digest_of, read_json, replace_folder, sha256_of, share, write_json
-from dagrpo.utils.full_disk import NO_ROOM, full_disk_naming
 from dagrpo.utils.manifest import MANIFEST, noted_sha256
 from dagrpo.utils.run_info import Stopwatch, write_account
 from dagrpo.utils.watchdog import stop_with_the_workflow
@@ -234,10 +233,9 @@ def note_outputs(outputs: Sequence[str], provenance: Path, record: Mapping[str, 
 def _log_to(path: Path, *, append: bool) -> None:
     """Open the job's single log; an attempt after a crash appends to it."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with full_disk_naming(path):
-        if not append:
-            path.write_bytes(b"")
-        handler = _LogFile(path, encoding="utf-8", errors="backslashreplace")
+    if not append:
+        path.write_bytes(b"")
+    handler = _LogFile(path, encoding="utf-8", errors="backslashreplace")
     handler.setFormatter(RedactingFormatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
     logging.basicConfig(
         handlers=[handler], level=logging.INFO, force=True
@@ -250,7 +248,7 @@ class _LogFile(logging.FileHandler):
 
     def handleError(self, record: logging.LogRecord) -> None:
         error = sys.exc_info()[1]
-        if not (isinstance(error, OSError) and error.errno in NO_ROOM):
+        if error is None or not no_room(error):
             super().handleError(record)
 
     def close(self) -> None:

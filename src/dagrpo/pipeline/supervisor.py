@@ -31,7 +31,7 @@ from dagrpo.utils.console import say
 from dagrpo.utils.devices import own_devices
 from dagrpo.utils.failures import MISTAKE, TRANSIENT, exit_code_of, sentence_of
 from dagrpo.utils.locks import exclusive_access
-from dagrpo.utils.threads import fix_threads
+from dagrpo.utils.machine import fix_threads
 from dagrpo.utils.watchdog import GRACE, STARTED_BY, name_as_starter, stop_with_the_workflow
 
 WRITING = STATES / "writing"  # locks of outputs

@@ -15,8 +15,7 @@ from dagrpo.report.figures.parts import ReportFigure, legend
 from dagrpo.report.html import render_html
 from dagrpo.report.svg import Hover
 from dagrpo.utils.files import remove, write_text
-from dagrpo.utils.run_info import Account
-from dagrpo.utils.timings import SECONDS, read_times, step_seconds
+from dagrpo.utils.run_info import SECONDS, Account, read_times, step_seconds
 
 FILE = "times.html"
 COLOURS = (*style.SERIES, style.INK)

@@ -24,7 +24,7 @@ from dagrpo.tracking.store_address import database_path, tracking_uri
 from dagrpo.tracking.variations import recording_root
 from dagrpo.utils.failures import words_of
 from dagrpo.utils.files import read_object, remove, write_json
-from dagrpo.utils.process import Process
+from dagrpo.utils.locks import Process
 
 MODE = "DAGRPO_TRACKING"
 MODES = ("on", "off", "later")

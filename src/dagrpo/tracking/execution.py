@@ -16,7 +16,7 @@ from dagrpo.tracking.variations import TRY, experiment_name, variation_name
 from dagrpo.utils.console import say
 from dagrpo.utils.environment import user
 from dagrpo.utils.files import digest_of, read_object, sha256_of
-from dagrpo.utils.process import Process
+from dagrpo.utils.locks import Process
 from dagrpo.utils.provenance import PROVENANCE, execution_of, in_order, provenances_of
 from dagrpo.utils.run_info import SUFFIX
 

@@ -11,7 +11,7 @@ from dagrpo.tracking.execution import SHARED, Execution
 from dagrpo.tracking.names import flatten
 from dagrpo.tracking.runs import PARENT, Run, Runs
 from dagrpo.utils.files import canonical_json
-from dagrpo.utils.process import Process
+from dagrpo.utils.locks import Process
 
 NOTE = "mlflow.note.content"
 VARIATION = "variation"

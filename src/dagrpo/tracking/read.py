@@ -38,8 +38,8 @@ from dagrpo.trainer.run import step_file
 from dagrpo.utils.files import read_object, sha256_of
 from dagrpo.utils.manifest import MANIFEST
 from dagrpo.utils.provenance import PROVENANCE
+from dagrpo.utils.run_info import read_times
 from dagrpo.utils.tables import read_parquet
-from dagrpo.utils.timings import read_times
 
 TRACED_STEPS = 5  # of a training run, evenly from the first to the last
 LONGEST_TRACED = 10_000  # characters of one text of a trace

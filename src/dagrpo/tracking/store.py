@@ -25,7 +25,7 @@ from dagrpo.tracking.store_address import (
     without_password,
     without_user,
 )
-from dagrpo.utils.full_disk import NEARLY_FULL, disk_of, free_on
+from dagrpo.utils.failures import NEARLY_FULL, disk_of, free_on
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient

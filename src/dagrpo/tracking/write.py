@@ -32,7 +32,7 @@ from dagrpo.tracking.runs import PARENT, Run, Runs, Series
 from dagrpo.tracking.traces import log_traces, traces_of
 from dagrpo.tracking.views import experiment_tags
 from dagrpo.utils.files import digest_of
-from dagrpo.utils.timings import GROUP
+from dagrpo.utils.run_info import GROUP
 
 LOGGED_ARTIFACTS = "mlflow.loggedArtifacts"  # a run's tables, for MLflow's load_table and its table view
 logger = logging.getLogger(__name__)

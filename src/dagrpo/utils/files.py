@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from dagrpo.core.errors import UserError
-from dagrpo.utils.full_disk import NotEnoughRoom, full_disk_naming
+from dagrpo.utils.failures import NotEnoughRoom, full_disk_naming
 
 _NO_LINKS = frozenset({errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS})
 _FICLONE = 0x40049409  # of linux/fs.h: the blocks of a file are shared until one is written (btrfs, xfs)

@@ -9,8 +9,7 @@ Memory is nvidia-smi's memory.total, which is less than the name says.
 import re
 from dataclasses import dataclass
 
-from dagrpo.core.errors import UserError
-from dagrpo.core.suggest import nearest_of
+from dagrpo.core.errors import UserError, nearest_of
 
 MEBIBYTE = 1 << 20
 

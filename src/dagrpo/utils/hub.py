@@ -24,7 +24,7 @@ from huggingface_hub.errors import (
 from huggingface_hub.utils import logging
 
 from dagrpo.core.errors import UserError
-from dagrpo.utils.full_disk import NO_ROOM
+from dagrpo.utils.failures import NO_ROOM
 
 ANSWER_SECONDS = 10.0
 NO_ANSWER = (httpx.ConnectError, httpx.TimeoutException, httpx.ProxyError, httpx.UnsupportedProtocol)

@@ -1,7 +1,9 @@
-"""Account of a stage's execution: time, memory, machine and commit.
+"""Accounts of finished executions, beside the logs of their stages.
 
-A file beside the stage's log, on which no output depends: outputs of identical bytes may come from another time, machine and
-commit. So it names by digest the provenance.json that the execution wrote, and is ignored for any other.
+Time, memory, machine and commit of an execution, and times of a training's steps.
+
+No output depends on them: outputs of identical bytes may come from another time, machine and commit. So each names by digest the file
+that its execution wrote (provenance.json, or the metrics of a training), and is ignored for any other.
 """
 
 import logging
@@ -94,3 +96,32 @@ def read_accounts(logs: Path, provenance: Sequence[Path]) -> dict[Path, Account]
         if content["provenance"] in written:
             accounts[written[content["provenance"]]] = Account(**{name: content[name] for name in Account.__slots__})
     return accounts
+
+
+FILE = "train.times.json"
+GROUP = "timing/"
+SECONDS = "_seconds"  # suffix of the names of a step's parts
+
+
+def times_of(curve: Sequence[Mapping[str, float]]) -> list[dict[str, float]]:
+    """Return the times among all figures of each step."""
+    return [{name: value for name, value in figures.items() if name.startswith(GROUP)} for figures in curve]
+
+
+def step_seconds(times: Mapping[str, float]) -> float:
+    """Return a step's duration, the sum of its parts."""
+    return sum(value for name, value in times.items() if name.endswith(SECONDS))
+
+
+def write_times(folder: Path, metrics: Path, times: Sequence[Mapping[str, float]]) -> None:
+    """Write the times of each step, from the first on, to the folder of the stage's log. `metrics`: the run's metrics.parquet."""
+    write_json(folder / FILE, {"metrics": sha256_of(metrics), "steps": [dict(step) for step in times]})
+
+
+def read_times(folder: Path, metrics: Path) -> list[dict[str, float]] | None:
+    """Read the times of this run; None if they are missing, damaged or of another run."""
+    try:
+        content = read_object(folder / FILE)
+    except UserError:
+        return None
+    return content["steps"] or None if content["metrics"] == sha256_of(metrics) else None

@@ -20,8 +20,7 @@ from dagrpo.pipeline.record import STATES
 from dagrpo.utils import provenance
 from dagrpo.utils.checksummed_json import write_checksummed
 from dagrpo.utils.files import read_object, write_json
-from dagrpo.utils.locks import Holder
-from dagrpo.utils.process import Process
+from dagrpo.utils.locks import Holder, Process
 
 
 def text() -> str:

@@ -20,7 +20,7 @@ from dagrpo.engine.sglang.command import (
     shared_environment,
     write_settings,
 )
-from dagrpo.utils.threads import READ_BY_LIBRARIES
+from dagrpo.utils.machine import READ_BY_LIBRARIES
 
 ENGINE = sglang.Config(tensor_parallel=2, max_total_tokens=2048, max_running_requests=7, request_timeout=900)
 DEVICES: tuple[Kind, Kind] = ("cpu", "cuda")

@@ -9,7 +9,7 @@ import pytest
 
 from dagrpo.core.errors import UserError
 from dagrpo.engine.sglang.toolkit import compiler_environment, linked_toolkit
-from dagrpo.utils.kernel_caches import torch_caches
+from dagrpo.utils.tempdirs import torch_caches
 
 
 @pytest.fixture

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dagrpo.utils.shared_memory import MEMORY, NOTE, note, remove_noted
-from dagrpo.utils.watched_process import WatchedProcess
+from dagrpo.utils.watched_process import MEMORY, NOTE, WatchedProcess, note, remove_noted
 
 LivingIn = Callable[[int], list[str]]
 WaitUntil = Callable[[Callable[[], bool]], None]

@@ -31,8 +31,7 @@ from dagrpo.pipeline.stages import all_stages
 from dagrpo.utils.console import plain_console
 from dagrpo.utils.files import sha256_of
 from dagrpo.utils.gpu_specs import gpu_named
-from dagrpo.utils.run_info import Account, write_account
-from dagrpo.utils.timings import write_times
+from dagrpo.utils.run_info import Account, write_account, write_times
 
 LONG: dict[str, Any] = {
     "rollout": {"max_new_tokens": 2048, "dtype": "bfloat16"},

@@ -62,10 +62,9 @@ class VerifiersAgent:
 @asynccontextmanager
 async def open_verifiers(config: Config, context: AgentContext) -> AsyncIterator[Agent]:
     """Open the agent, the gateway and the worker. Raises UserError if the environment or the taskset is missing."""
-    from dagrpo.utils.virtualenv import digest
     from dagrpo_agents.gateway.server import open_gateway
     from dagrpo_agents.programs.service import service
-    from dagrpo_agents.verifiers_package import worker_command, worker_variables
+    from dagrpo_agents.verifiers_package import digest, worker_command, worker_variables
 
     if not config.taskset:
         raise UserError("rollout.agent.taskset is empty: name the module of a taskset of the package verifiers.")

@@ -9,8 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dagrpo.cli.compare.differences import Difference, differences, unfinished
-from dagrpo.core.errors import UserError
-from dagrpo.core.suggest import nearest
+from dagrpo.core.errors import UserError, nearest
 from dagrpo.core.trajectory import GREEDY
 from dagrpo.evaluation.outcomes import PROPORTIONS, values_per_problem
 from dagrpo.evaluation.power import detectable_of

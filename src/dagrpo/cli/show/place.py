@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from dagrpo.core.errors import UserError
-from dagrpo.core.suggest import nearest
+from dagrpo.core.errors import UserError, nearest
 from dagrpo.tracking.variations import TRY
 
 Which = Literal["base", "trained"]

@@ -8,8 +8,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from dagrpo.core.errors import UserError
-from dagrpo.core.suggest import nearest
+from dagrpo.core.errors import UserError, nearest
 from dagrpo.pipeline.changes.changes import Change, Changes, Kind
 from dagrpo.pipeline.changes.executions import ExecutionRecord, experiments, named, read_record, stage_and_seed
 from dagrpo.pipeline.changes.today import Today
@@ -26,7 +25,7 @@ from dagrpo.utils.console import counted
 from dagrpo.utils.files import read_object
 from dagrpo.utils.locks import noted_holder
 from dagrpo.utils.provenance import TOPS, provenances_of
-from dagrpo.utils.timings import step_seconds
+from dagrpo.utils.run_info import step_seconds
 
 DESCRIPTION = "run.json"  # of a training's state
 LOCK_NOTE = "lock.json"

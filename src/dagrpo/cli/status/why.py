@@ -7,9 +7,8 @@ from pathlib import Path
 from rich.console import Group
 from rich.text import Text
 
-from dagrpo.core.errors import UserError
+from dagrpo.core.errors import UserError, nearest
 from dagrpo.core.escape import one_line
-from dagrpo.core.suggest import nearest
 from dagrpo.pipeline.changes.changes import Change, Changes, Kind
 from dagrpo.pipeline.changes.code import changed_lines
 from dagrpo.pipeline.changes.executions import (

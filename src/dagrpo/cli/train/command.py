@@ -42,7 +42,7 @@ def train(
     from dagrpo.config.schema import read_params
     from dagrpo.pipeline.declaration import threads_of
     from dagrpo.pipeline.stages.train import STAGE
-    from dagrpo.utils.threads import fix_threads
+    from dagrpo.utils.machine import fix_threads
 
     if rollouts_only == (from_rollouts is not None):
         raise UserError(

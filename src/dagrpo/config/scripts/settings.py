@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from dagrpo.config.scripts.table import Script
-from dagrpo.core.suggest import nearest
+from dagrpo.core.errors import nearest
 
 # Rows of a train split, copies not counted, by task: what an epoch is.
 ROWS = {"gsm8k": 7473, "geo3k": 2101, "dapo": 17_917, "search-r1": 169_615}

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, field_validator
 
-from dagrpo.core.errors import UserError
+from dagrpo.core.errors import UserError, nearest
 from dagrpo.core.plugin_sections import PluginName
 from dagrpo.core.section import Texts
-from dagrpo.core.suggest import nearest
 from dagrpo.engine import AdapterLayers, Capabilities, Engine, Footprint
 from dagrpo.engine.config import EngineConfig
 

@@ -16,7 +16,7 @@ from dagrpo.engine.servers import Part
 from dagrpo.engine.sglang import PREFILL_TOKENS, Argument, Config
 from dagrpo.engine.sglang.toolkit import compiler_environment, with_cuda_runtime
 from dagrpo.utils.child_variables import LOOPBACK, is_of_a_launcher
-from dagrpo.utils.threads import READ_BY_LIBRARIES
+from dagrpo.utils.machine import READ_BY_LIBRARIES
 
 HOST = "127.0.0.1"
 LOGGING = "logging.json"  # in the scratch folder

@@ -43,9 +43,8 @@ from dagrpo.models.pictures import takes_pictures
 from dagrpo.utils.child_variables import interface_of, sockets_between_nodes
 from dagrpo.utils.console import waiting
 from dagrpo.utils.devices import VISIBLE
-from dagrpo.utils.shared_memory import MEMORY
 from dagrpo.utils.tempdirs import temporary_folder
-from dagrpo.utils.watched_process import WatchedProcess
+from dagrpo.utils.watched_process import MEMORY, WatchedProcess
 
 PORTS_TO_TRY = 3  # two servers that start together may be given one port
 

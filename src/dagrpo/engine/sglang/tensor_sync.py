@@ -26,7 +26,7 @@ from dagrpo.checkpoints.tensors import Tensors, TensorSpec
 from dagrpo.core.errors import UserError
 from dagrpo.engine.sglang import BUCKET_BYTES
 from dagrpo.utils.distributed import ALLOCATOR_VARIABLES
-from dagrpo.utils.shared_memory import MEMORY
+from dagrpo.utils.watched_process import MEMORY
 
 _ALIGNMENT = 16  # bytes: of each tensor in a bucket, so that it can be viewed in its type
 _COUNTER = slice(4, 6)  # places of what counts openings among the results of _share_cuda_

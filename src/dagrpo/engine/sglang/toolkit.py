@@ -12,8 +12,8 @@ from pathlib import Path
 
 import psutil
 
-from dagrpo.utils.kernel_caches import cache_folder, kernels_folder, own_folder, torch_caches
 from dagrpo.utils.machine import processors
+from dagrpo.utils.tempdirs import cache_folder, kernels_folder, own_folder, torch_caches
 
 CUDA = "13.0"  # of torch in requirements/gpu.lock
 WHEELS = Path("nvidia/cu13")  # below site-packages: where NVIDIA's wheels put their files

@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from dagrpo.config.schema import Params
-from dagrpo.core.errors import UserError
+from dagrpo.core.errors import UserError, nearest
 from dagrpo.core.escape import brief
-from dagrpo.core.suggest import nearest
 from dagrpo.data.picture_digest import file_and_column
 from dagrpo.pipeline.changes.code import digests_now
 from dagrpo.pipeline.changes.executions import ExecutionRecord, experiments, read_record

@@ -14,9 +14,8 @@ from typing import Any
 
 from dagrpo.core.errors import UserError
 from dagrpo.pipeline.dvc.lock_text import entries_of, text_of
-from dagrpo.utils.failures import sentence_of
+from dagrpo.utils.failures import about_room, no_room, sentence_of
 from dagrpo.utils.files import atomic_file
-from dagrpo.utils.full_disk import about_room, no_room
 
 LOCK = Path("dvc.lock")
 DVC_FOLDER = Path(".dvc")

@@ -11,7 +11,7 @@ from dagrpo.pipeline.plan.amounts import GIBIBYTE, size
 from dagrpo.utils.devices import SECONDS_TO_COUNT, visible_devices
 from dagrpo.utils.gpu_specs import MEBIBYTE, Gpu, gpu_named, kind_of
 from dagrpo.utils.machine import memory_of_machine
-from dagrpo.utils.shared_memory import MEMORY
+from dagrpo.utils.watched_process import MEMORY
 
 QUERY = ("nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader,nounits")
 

@@ -16,8 +16,7 @@ from dagrpo.pipeline.changes.executions import ExecutionRecord, read_record
 from dagrpo.pipeline.job_files import own_params
 from dagrpo.pipeline.stages import all_stages, train
 from dagrpo.utils.provenance import provenances_of
-from dagrpo.utils.run_info import read_accounts
-from dagrpo.utils.timings import GROUP, SECONDS, read_times, step_seconds
+from dagrpo.utils.run_info import GROUP, SECONDS, read_accounts, read_times, step_seconds
 
 LOGS, RESULTS, TRAIN = Path("logs"), Path("results"), train.STAGE.name
 

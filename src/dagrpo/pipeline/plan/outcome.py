@@ -23,8 +23,8 @@ from dagrpo.pipeline.plan.sequences import Lengths
 from dagrpo.pipeline.plan.times import LEFT_OUT, StageSeconds, seconds_of_stages, train_seconds
 from dagrpo.pipeline.plan.training import of_train, trains_itself
 from dagrpo.utils.console import duration
-from dagrpo.utils.cpu_dtypes import warning
 from dagrpo.utils.gpu_specs import gpu_named, kind_of
+from dagrpo.utils.machine import warning
 
 NETWORK = 50e9  # bytes per second
 NEARLY_ALL = 0.9  # of a device's memory: beyond that, what the formulas leave out may not fit

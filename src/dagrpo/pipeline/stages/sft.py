@@ -14,8 +14,8 @@ def work(job: Job) -> None:
     from dagrpo.trainer.run import SftRun
     from dagrpo.trainer.sft import fine_tune
     from dagrpo.utils.console import summary
-    from dagrpo.utils.cpu_dtypes import warn_of_slow_types
     from dagrpo.utils.distributed import process_group
+    from dagrpo.utils.machine import warn_of_slow_types
 
     rollout = dict(job.params["rollout"])
     deterministic = rollout.pop("deterministic")

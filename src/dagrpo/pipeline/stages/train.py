@@ -25,7 +25,7 @@ def work(job: Job) -> None:
     from dagrpo.tracking.curve import Curve
     from dagrpo.trainer.backends import BACKENDS
     from dagrpo.utils.console import summary
-    from dagrpo.utils.timings import times_of, write_times
+    from dagrpo.utils.run_info import times_of, write_times
 
     run = _run(job)
     curve: list[Mapping[str, float]] = []
@@ -92,7 +92,7 @@ def _held_out_splits(paths: Sequence[Path]) -> "tuple[HeldOutSplits, ...]":
 
 def rows_to_show(curve: Sequence[Mapping[str, float]]) -> list[tuple[str, str]]:
     """Summarise a finished run as lines of text, from those of its metrics that its backend measures."""
-    from dagrpo.utils.timings import step_seconds, times_of
+    from dagrpo.utils.run_info import step_seconds, times_of
 
     last = curve[-min(10, len(curve)) :]
     seconds = sum(map(step_seconds, times_of(curve)))

@@ -68,7 +68,7 @@ def _read(path: Path) -> "Table":
     """Return the two columns. Raises UserError, before reading them, if they do not fit into memory."""
     import pyarrow.parquet as pq
 
-    from dagrpo.utils.parquet_size import decodes_to_more
+    from dagrpo.utils.tables import decodes_to_more
 
     with naming_parquet(path, "give a parquet file with the columns title and text"):
         _require_columns(path, pq.read_metadata(path).num_rows, pq.read_schema(path).names)

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 def train(run: "TrainingRun", config: Choice, *, threads: int, report: "Report", report_held_out: "Report") -> None:
     """Train in this process, together with the other ranks if there are any."""
     from dagrpo.trainer.training import train as train_in
-    from dagrpo.utils.cpu_dtypes import warn_of_slow_types
     from dagrpo.utils.distributed import process_group
+    from dagrpo.utils.machine import warn_of_slow_types
 
     copies = run.runtime.copies
     with process_group(threads, deterministic=run.rollout.deterministic, copies=copies) as world:

@@ -19,7 +19,7 @@ from dagrpo.trainer.model.policy import WEIGHTS, Policy, token_logprobs
 from dagrpo.trainer.model.vision_tower import tower_module
 from dagrpo.utils.console import say
 from dagrpo.utils.distributed import World
-from dagrpo.utils.kernel_caches import torch_caches
+from dagrpo.utils.tempdirs import torch_caches
 
 # Of the norm of a gradient, in float32 and in a type of fewer bits: more than rounding changes.
 MOST_GRADIENT, MOST_GRADIENT_CAST = 1e-3, 0.1

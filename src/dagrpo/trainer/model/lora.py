@@ -14,8 +14,7 @@ import torch
 from dagrpo.checkpoints.lora_layers import NAME, low_rank_updates
 from dagrpo.checkpoints.modelling import PreTrainedModel
 from dagrpo.checkpoints.sharded import fill
-from dagrpo.core.errors import UserError
-from dagrpo.core.suggest import nearest_of
+from dagrpo.core.errors import UserError, nearest_of
 from dagrpo.rollout.sampling import sampling_seed
 from dagrpo.trainer.batches.batch import MicroBatch
 from dagrpo.trainer.config.lora import Lora
