@@ -31,7 +31,7 @@ from dagrpo.pipeline import cache, failure_report, job_files, record
 from dagrpo.pipeline import snakemake_private as private
 from dagrpo.pipeline.dag import PlannedJob
 from dagrpo.pipeline.dvc import file as dvc_file
-from dagrpo.pipeline.dvc import lock, recording
+from dagrpo.pipeline.dvc import recording
 from dagrpo.pipeline.snakemake import reconcile, workflow
 from dagrpo.pipeline.stages import all_stages
 from dagrpo.report import parameters
@@ -202,7 +202,7 @@ READERS: dict[str, tuple[Callable[[], object], tuple[str, ...]]] = {
         (f"{MODEL}/manifest.json",),
     ),
     "dvc.yaml": (lambda: dvc_file.keep_current(PARAMS, overridden=False), ("dvc.yaml",)),
-    "DVC's lock": (lock.require_readable_lock, ("dvc.lock",)),
+    "DVC's lock": (recording.require_readable_lock, ("dvc.lock",)),
     "context": (lambda: context_tokens(Path(MODEL), sglang.Config()), (f"{MODEL}/config.json",)),
     "chat template": (lambda: require_chat_template(Path(DOWNLOAD)), (f"{DOWNLOAD}/tokenizer_config.json",)),
     "type of weights": (lambda: set_config_dtype(Path(DOWNLOAD), torch.float32), (f"{DOWNLOAD}/config.json",)),

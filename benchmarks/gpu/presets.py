@@ -15,15 +15,12 @@ from dagrpo.config.presets import composed
 from dagrpo.config.schema import Params, parse
 from dagrpo.models.published import CONFIGS
 from dagrpo.pipeline.plan.amounts import size
-from dagrpo.pipeline.plan.gpu_passes import Work, update_seconds
-from dagrpo.pipeline.plan.machine import Machine, machine_for
+from dagrpo.pipeline.plan.machine import Machine, machine_for, speed_of
 from dagrpo.pipeline.plan.measured import Measured
-from dagrpo.pipeline.plan.models import Models
+from dagrpo.pipeline.plan.models import Models, Shape
 from dagrpo.pipeline.plan.outcome import NETWORK
-from dagrpo.pipeline.plan.rates import speed_of
 from dagrpo.pipeline.plan.remedy import fullest
-from dagrpo.pipeline.plan.shape import Shape
-from dagrpo.pipeline.plan.times import StageSeconds, seconds_of_stages
+from dagrpo.pipeline.plan.times import StageSeconds, Work, seconds_of_stages, update_seconds
 from dagrpo.pipeline.plan.training import of_train
 from dagrpo.trainer.state.tensors import state_bytes
 from dagrpo.utils.yaml_text import read_yaml

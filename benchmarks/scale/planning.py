@@ -15,8 +15,8 @@ from typing import Any
 from benchmarks.scale.measuring import cost_of, exponent, markdown, seconds_of
 
 from dagrpo.config.schema import read_params
-from dagrpo.pipeline.dvc.lock import require_readable_lock
 from dagrpo.pipeline.dvc.private import LOCK, record_outputs
+from dagrpo.pipeline.dvc.recording import require_readable_lock
 from dagrpo.pipeline.override_runs import PARAMS
 
 COLUMNS = (

@@ -10,8 +10,8 @@ from tests.pipeline.running import without_open_logs
 
 from dagrpo.core.errors import TransientError, UserError
 from dagrpo.pipeline import runner
-from dagrpo.pipeline.damage import MARKS, is_marked_damaged, unmark_damaged
 from dagrpo.pipeline.declaration import Job, Stage
+from dagrpo.pipeline.record import MARKS, is_marked_damaged, unmark_damaged
 from dagrpo.trainer.config.runtime import Runtime
 from dagrpo.utils.failures import MISTAKE
 from dagrpo.utils.files import sha256_of, write_json
@@ -109,7 +109,7 @@ def test_a_full_disk_does_not_hide_it(monkeypatch: pytest.MonkeyPatch, capsys: p
         raise OSError("full")
 
     SHARD.write_text("weighty")
-    monkeypatch.setattr("dagrpo.pipeline.damage.write_json", full)
+    monkeypatch.setattr("dagrpo.pipeline.record.write_json", full)
     with pytest.raises(SystemExit):
         _run(UserError("cannot read it"))
     assert f"{SHARD} is damaged" in capsys.readouterr().err

@@ -15,7 +15,7 @@ from dagrpo.config.presets import composed, experiments
 from dagrpo.config.schema import Params
 from dagrpo.core.errors import UserError
 from dagrpo.pipeline.job_files import configuration_file
-from dagrpo.pipeline.memory_check import require_planned_room, whole_params
+from dagrpo.pipeline.supervisor import require_planned_room, whole_params
 
 __all__ = ["project"]
 PRESETS = Path(__file__).parents[2] / "presets"

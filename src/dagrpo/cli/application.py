@@ -107,7 +107,7 @@ def generate() -> None:
 
 def lineage(target: Annotated[str, typer.Argument(metavar="FILE_OR_DIGEST")]) -> None:
     """Trace a file or a digest back to the raw data, and forward to every score that used it."""
-    from dagrpo.pipeline.provenance.walk import show as print_lineage
+    from dagrpo.pipeline.lineage import show as print_lineage
 
     print_lineage(target)
 

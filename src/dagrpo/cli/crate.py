@@ -15,7 +15,7 @@ def crate(
     """Write a finished experiment as a Workflow Run RO-Crate: each action with its parameters, digests, times and environment."""
     from dagrpo.core.errors import UserError
     from dagrpo.pipeline.crate.finished import read_finished
-    from dagrpo.pipeline.crate.folder import write_crate
+    from dagrpo.pipeline.crate.writing import write_crate
 
     folder = to or Path(f"{experiment}.crate")
     if folder.exists():

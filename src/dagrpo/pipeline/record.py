@@ -1,10 +1,13 @@
-"""Record of an execution's dependencies, its key, and its state folder.
+"""Record of an execution's dependencies, its key, and its state folder; its damaged inputs.
 
-Read from the command line.
+Snakemake and DVC compare times and sizes, and would treat a damaged input as up to date. `damage_found` looks for the cause after a stage
+has failed, and marks it for the next run; `record_of` and the readers of checkpoints check inputs before the work.
 """
 
 import argparse
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,45 +19,44 @@ from dagrpo.pipeline.declaration import SEED, Stage
 from dagrpo.pipeline.identity import code_digest
 from dagrpo.trainer.config.runtime import Runtime
 from dagrpo.utils.environment import environment
-from dagrpo.utils.files import digest_of, read_json, sha256_of
-from dagrpo.utils.manifest import MANIFEST, FileEntry, fault_of_size, fault_since_read, listed_files, noted_sha256
+from dagrpo.utils.files import digest_of, read_json, read_object, sha256_of, write_json
+from dagrpo.utils.manifest import (
+    MANIFEST,
+    FileEntry,
+    fault_of,
+    fault_of_size,
+    fault_since_read,
+    listed_files,
+    noted_sha256,
+)
 from dagrpo.utils.provenance import provenances_of
 
 STATES = Path(".state")
+MARKS = STATES / "damaged"
 PART = "@"  # before the value of a part, in the names of its files on the command line
 Fault = Callable[[Path, FileEntry], str | None]
 LARGEST_TO_COMPARE = 50_000_000  # bytes of a file in a checkpoint: no tokenizer is larger
 
 
 def declared(path: Path) -> dict[str, Any]:
-    """Read the job file that the rules wrote: stage, params and code. Raises UserError if it is missing or damaged."""
-    content = _own_json(path)
-    if not isinstance(content, dict) or not {"stage", "params", "code"} <= content.keys():
-        raise _damaged(path)
-    return content
+    """Read a file that the rules wrote, such as a job's: stage, params and code. Raises UserError if it is missing or damaged."""
+    try:
+        return read_object(path)
+    except UserError:
+        raise _damaged(path) from None
 
 
 def runtime_of(path: Path) -> Runtime:
     """Read section runtime as the rules wrote it. Raises UserError if the file is missing or damaged."""
     try:
-        return Runtime.model_validate(_own_json(path))
+        return Runtime.model_validate(declared(path))
     except ValidationError:
         raise _damaged(path) from None
 
 
 def configuration_of(options: argparse.Namespace) -> dict[str, Any]:
     """Read the whole experiment's configuration that the rules wrote, for its record; {} for a stage started by hand."""
-    content = _own_json(options.configuration) if options.configuration else {}
-    if not isinstance(content, dict):
-        raise _damaged(options.configuration)
-    return content
-
-
-def _own_json(path: Path) -> Any:
-    try:
-        return read_json(path)
-    except UserError:
-        raise _damaged(path) from None
+    return declared(options.configuration) if options.configuration else {}
 
 
 def _damaged(path: Path) -> UserError:
@@ -107,7 +109,7 @@ def record_of(stage: Stage, options: argparse.Namespace) -> dict[str, Any]:
     record = {
         "stage": stage.name,
         "experiment": options.experiment,
-        "overrides": _own_json(options.overrides) if options.overrides else {},
+        "overrides": declared(options.overrides) if options.overrides else {},
         "seed": options.seed,
         "job": options.job.stem,
         "params": job["params"],
@@ -217,3 +219,49 @@ def _grouped(pairs: Sequence[str]) -> dict[str, list[Path]]:
         name, _, path = pair.partition("=")
         grouped.setdefault(name, []).append(Path(path))
     return grouped
+
+
+def damage_found(options: argparse.Namespace) -> str | None:
+    """Return an error message about the first damaged input of a failed stage; None if all are intact.
+
+    Marks every damaged input, and sets its time to now, so that DVC looks into it. Reads all inputs.
+    """
+    found = list(_damaged_inputs(options))
+    for file, provenance in found:
+        with suppress(OSError):  # on a full disk the message must still be shown
+            write_json(_mark_of(options.experiment, provenance), {"file": str(file), "provenance": str(provenance)})
+            os.utime(file)
+    if not found:
+        return None
+    file, provenance = found[0]
+    return (
+        f"{file} is damaged, or was changed after it was made ({provenance} says so): started again, the same command makes "
+        "it anew; if the change is yours, copy it away first."
+    )
+
+
+def is_marked_damaged(experiment: str, provenance: Path) -> bool:
+    """Return True if an output of the execution behind a provenance.json was found damaged."""
+    return _mark_of(experiment, provenance).exists()
+
+
+def unmark_damaged(experiment: str) -> None:
+    """Remove the marks, once Snakemake's records have these jobs as not done."""
+    for note in (MARKS / experiment).glob("*.json"):
+        note.unlink()
+
+
+def _damaged_inputs(options: argparse.Namespace) -> Iterator[tuple[Path, Path]]:
+    """Yield each damaged input, or the damaged file of its folder, with the provenance.json that has its digest."""
+    inputs = [path for paths in inputs_of(options).values() for path in paths]
+    for path, (digest, provenance) in makers_of(options.experiment, inputs).items():
+        try:
+            file = broken_file(path, digest, fault_of)
+        except (OSError, UserError):  # unreadable
+            file = path
+        if file is not None:
+            yield file, provenance
+
+
+def _mark_of(experiment: str, provenance: Path) -> Path:
+    return MARKS / experiment / f"{digest_of(str(provenance))[:16]}.json"

@@ -20,13 +20,13 @@ from typing import Any
 from dagrpo.core.errors import Terminated, UserError
 from dagrpo.core.redaction import RedactingFormatter
 from dagrpo.pipeline.cache import FINISHED, cache_hit, is_made, keep_finished, restored, waiting_for_equal_job
-from dagrpo.pipeline.damage import damage_found
 from dagrpo.pipeline.declaration import Job, Shared, Stage, threads_of
 from dagrpo.pipeline.failure_report import FailureReport, Kind
 from dagrpo.pipeline.raw_inputs import raw_recorded
 from dagrpo.pipeline.record import (
     STATES,
     configuration_of,
+    damage_found,
     inputs_of,
     outputs_of,
     parts_of,

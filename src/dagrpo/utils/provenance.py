@@ -1,7 +1,7 @@
 """Executions read from provenance.json files.
 
 A file is named by its path and the sha256 of its content; a checkpoint by its manifest.json.
-`dagrpo.pipeline.provenance.walk` adds MLflow's history of runs.
+`dagrpo.pipeline.lineage` adds MLflow's history of runs.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence

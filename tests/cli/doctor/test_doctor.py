@@ -16,7 +16,7 @@ from dagrpo.cli.doctor import slurm as of_slurm
 from dagrpo.config.places import ROOT
 from dagrpo.config.presets import preset_text
 from dagrpo.config.schema import read_params
-from dagrpo.pipeline.plan.disk import disk_of
+from dagrpo.pipeline.plan.memory import disk_of
 from dagrpo.pipeline.plan.models import Models
 
 SECRET = "hf_abcdefghijklmnopqrstuvwxyz123456"

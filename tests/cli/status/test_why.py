@@ -12,7 +12,7 @@ from dagrpo.cli.application import app
 from dagrpo.cli.status.why import explain
 from dagrpo.config.places import ROOT, place_of
 from dagrpo.core.errors import UserError
-from dagrpo.pipeline.changes import code
+from dagrpo.pipeline.changes import changes
 from dagrpo.pipeline.snakemake_private import record_unfinished
 
 
@@ -56,7 +56,7 @@ def test_the_lines_of_code_that_changed_are_shown(made_up: Project, monkeypatch:
     then = now.replace(now.splitlines()[0], '"""Something else."""', 1)
     digest = hashlib.sha256(then.encode()).hexdigest()
     monkeypatch.setattr(
-        code, "_text_of", lambda place, wanted: then if (place, wanted) == (place_of(file), digest) else None
+        changes, "_text_of", lambda place, wanted: then if (place, wanted) == (place_of(file), digest) else None
     )
     made_up.change_code("score", file, digest)
     shown = text(made_up.provenance("score").parent / "scores.json")

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 from tests.pipeline.changes.made_up import Project
 
-from dagrpo.pipeline.changes.changes import Change, Changes, Kind
-from dagrpo.pipeline.changes.code import changed_lines
+from dagrpo.pipeline.changes.changes import Change, Changes, Kind, changed_lines
 from dagrpo.pipeline.changes.executions import maker_of, read_record
 from dagrpo.pipeline.changes.today import Today
 

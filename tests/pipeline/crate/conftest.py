@@ -9,7 +9,7 @@ from tests.pipeline.changes.conftest import made_up
 from tests.pipeline.changes.made_up import Project, make_project
 
 from dagrpo.pipeline.crate.finished import Finished, read_finished
-from dagrpo.pipeline.crate.folder import write_crate
+from dagrpo.pipeline.crate.writing import write_crate
 
 __all__ = ["made_up"]
 

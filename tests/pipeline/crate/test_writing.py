@@ -10,8 +10,7 @@ from tests.pipeline.changes.made_up import Project
 from dagrpo.config.schema import read_params
 from dagrpo.core.errors import UserError
 from dagrpo.pipeline.crate.finished import Finished, read_finished
-from dagrpo.pipeline.crate.folder import write_crate
-from dagrpo.pipeline.crate.graph import by_digest
+from dagrpo.pipeline.crate.writing import by_digest, write_crate
 from dagrpo.utils.files import read_json, write_json
 
 

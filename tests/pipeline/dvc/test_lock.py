@@ -11,8 +11,8 @@ from tests.hostile import refusal
 from tests.pipeline.snakemake import clones
 
 from dagrpo.core.errors import UserError
-from dagrpo.pipeline.dvc.lock import COPY, require_readable_lock
 from dagrpo.pipeline.dvc.private import LOCK
+from dagrpo.pipeline.dvc.recording import COPY, require_readable_lock
 from dagrpo.pipeline.runner import RAN
 from dagrpo.utils.files import read_json, write_json
 

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 from ruamel.yaml import YAML
 
-from dagrpo.pipeline.dvc.lock_text import HEAD, entries_of, fault_of, text_of
-from dagrpo.pipeline.dvc.private import record_outputs
+from dagrpo.pipeline.dvc.private import HEAD, entries_of, fault_of, record_outputs, text_of
 
 ENTRY = """\
   score@tiny-3:

@@ -7,9 +7,9 @@ import pytest
 from transformers import AutoConfig, Qwen3Config
 
 from dagrpo.models.published import CONFIGS
-from dagrpo.pipeline.plan.activations import Activations, Passes
+from dagrpo.pipeline.plan.models import Shape
 from dagrpo.pipeline.plan.sequences import MicroBatch
-from dagrpo.pipeline.plan.shape import Shape
+from dagrpo.pipeline.plan.training import Activations, Passes
 
 SMALL = Qwen3Config(
     vocab_size=2000,

@@ -6,7 +6,7 @@ import pytest
 from tests.pipeline.plan.conftest import qwen3
 
 from dagrpo.config.schema import Params
-from dagrpo.pipeline.plan.disk import _bytes_of_a_token, disk_note, disk_of
+from dagrpo.pipeline.plan.memory import _bytes_of_a_token, disk_note, disk_of
 from dagrpo.pipeline.plan.models import Models
 
 WEIGHTS = 596_049_920

@@ -9,13 +9,11 @@ from tests.pipeline.plan.conftest import params_with, qwen3
 from dagrpo.config.presets import composed
 from dagrpo.engine import sglang
 from dagrpo.pipeline.plan.amounts import GIBIBYTE, Memory
-from dagrpo.pipeline.plan.gpu_passes import Work, update_seconds
+from dagrpo.pipeline.plan.machine import Speed
 from dagrpo.pipeline.plan.memory import cache_tokens, held_beside, server_memory, stages
-from dagrpo.pipeline.plan.models import Models, policy_shape
-from dagrpo.pipeline.plan.rates import Speed
+from dagrpo.pipeline.plan.models import Models, Shape, policy_shape
 from dagrpo.pipeline.plan.sequences import Lengths, MicroBatch
-from dagrpo.pipeline.plan.shape import Shape
-from dagrpo.pipeline.plan.times import sampling_seconds
+from dagrpo.pipeline.plan.times import Work, sampling_seconds, update_seconds
 from dagrpo.pipeline.plan.training import of_train
 
 WEIGHTS, HEAD = 596_049_920, 155_582_464

@@ -17,13 +17,12 @@ from dagrpo.config.places import ROOT
 from dagrpo.config.schema import Params, parse
 from dagrpo.core.errors import UserError
 from dagrpo.pipeline.job_files import own_params
-from dagrpo.pipeline.plan import rates
+from dagrpo.pipeline.plan import machine as machines
 from dagrpo.pipeline.plan.amounts import GIBIBYTE
-from dagrpo.pipeline.plan.machine import Machine, machine_for
+from dagrpo.pipeline.plan.machine import Machine, Speed, machine_for, speed_of
 from dagrpo.pipeline.plan.measured import Measured, measured
 from dagrpo.pipeline.plan.models import Models
 from dagrpo.pipeline.plan.outcome import APART, PARTIAL, TOGETHER, Plan, minutes_on, plan_of
-from dagrpo.pipeline.plan.rates import Speed, speed_of
 from dagrpo.pipeline.plan.remedy import _with, fullest, remedy_for
 from dagrpo.pipeline.plan.sequences import Lengths, usual_prompt
 from dagrpo.pipeline.plan.times import StageSeconds, sampling_seconds, seconds_of_stages
@@ -210,9 +209,9 @@ def test_prompts_have_the_tokens_of_the_prepared_data_else_of_the_task_else_of_t
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine that is timed in no time."""
-    monkeypatch.setattr(rates, "SIDE", 64)
-    monkeypatch.setattr(rates, "SECONDS", 0.001)
-    monkeypatch.setattr(rates, "WRITTEN_BYTES", 1 << 20)
+    monkeypatch.setattr(machines, "SIDE", 64)
+    monkeypatch.setattr(machines, "SECONDS", 0.001)
+    monkeypatch.setattr(machines, "WRITTEN_BYTES", 1 << 20)
 
 
 def test_this_machine_is_timed(project: Path, quick: None) -> None:

@@ -18,10 +18,9 @@ from benchmarks.gpu.presets import (
 )
 
 from dagrpo.config.presets import composed, experiments, hardware_in
-from dagrpo.pipeline.plan.machine import machine_for
+from dagrpo.pipeline.plan.machine import machine_for, speed_of
 from dagrpo.pipeline.plan.models import Models
 from dagrpo.pipeline.plan.outcome import APART, TOGETHER, ways_to_sample
-from dagrpo.pipeline.plan.rates import speed_of
 from dagrpo.pipeline.plan.remedy import fullest, refusal
 
 ROOT = Path(__file__).parents[3]

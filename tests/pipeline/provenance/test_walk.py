@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dagrpo.pipeline.provenance.walk import Branch, lineage, show
+from dagrpo.pipeline.lineage import Branch, lineage, show
 from dagrpo.tracking.sync import sync
 from dagrpo.utils.files import sha256_of, write_json, write_text
 

@@ -11,7 +11,7 @@ import pytest
 from tests.pipeline.snakemake import clones
 from tests.pipeline.snakemake.clones import NAME, RUN, STEPS
 
-from dagrpo.pipeline.dvc.lock_text import entries_of
+from dagrpo.pipeline.dvc.private import entries_of
 from dagrpo.utils.files import read_json
 
 pytestmark = pytest.mark.dag

@@ -40,7 +40,7 @@ def _needed_disk() -> int:
     """Return the bytes on disk of the experiment of params.yaml, as `dagrpo plan` says; LEAST_DISK where it says nothing."""
     from dagrpo.config.schema import read_params
     from dagrpo.core.errors import UserError
-    from dagrpo.pipeline.plan.disk import disk_of
+    from dagrpo.pipeline.plan.memory import disk_of
     from dagrpo.pipeline.plan.models import Models
 
     try:

@@ -11,8 +11,8 @@ from dagrpo.checkpoints.manifest import verify
 from dagrpo.cli.publish.cards import Publication, model_card, rollouts_card
 from dagrpo.core.errors import UserError
 from dagrpo.core.redaction import redacted
-from dagrpo.pipeline.crate.folder import require_no_secret, write_crate
 from dagrpo.pipeline.crate.reading import INSIDE
+from dagrpo.pipeline.crate.writing import require_no_secret, write_crate
 from dagrpo.utils.files import write_text
 from dagrpo.utils.manifest import MANIFEST, fault_of, listed_files
 from dagrpo.utils.tables import read_parquet, write_parquet

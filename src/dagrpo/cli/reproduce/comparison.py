@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from dagrpo.config.overlay import flat
-from dagrpo.pipeline.changes.code import digests_now
+from dagrpo.pipeline.changes.changes import digests_now
 from dagrpo.pipeline.changes.executions import ExecutionRecord, named
 from dagrpo.pipeline.crate.reading import Crate, Recorded
 from dagrpo.pipeline.record import in_any_experiment

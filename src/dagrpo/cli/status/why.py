@@ -9,8 +9,7 @@ from rich.text import Text
 
 from dagrpo.core.errors import UserError, nearest
 from dagrpo.core.escape import one_line
-from dagrpo.pipeline.changes.changes import Change, Changes, Kind
-from dagrpo.pipeline.changes.code import changed_lines
+from dagrpo.pipeline.changes.changes import Change, Changes, Kind, changed_lines
 from dagrpo.pipeline.changes.executions import (
     ExecutionRecord,
     all_records,
@@ -20,7 +19,7 @@ from dagrpo.pipeline.changes.executions import (
     stage_and_seed,
 )
 from dagrpo.pipeline.changes.today import Today
-from dagrpo.pipeline.damage import is_marked_damaged
+from dagrpo.pipeline.record import is_marked_damaged
 from dagrpo.pipeline.snakemake_private import is_unfinished
 from dagrpo.pipeline.stages import all_stages
 from dagrpo.utils.provenance import TOPS

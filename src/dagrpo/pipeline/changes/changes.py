@@ -1,15 +1,18 @@
 """Changes since a stage ran: outputs, parameters, inputs and code."""
 
-from collections.abc import Iterator, Mapping
+import difflib
+import hashlib
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 from dagrpo.config.overlay import flat
+from dagrpo.config.places import place_of
 from dagrpo.core.errors import UserError
 from dagrpo.core.escape import brief, one_line
-from dagrpo.pipeline.changes.code import digests_now
 from dagrpo.pipeline.changes.executions import ExecutionRecord
 from dagrpo.pipeline.changes.today import Today
 from dagrpo.pipeline.declaration import RAW
@@ -17,6 +20,57 @@ from dagrpo.pipeline.raw_inputs import changed_raw, is_own
 from dagrpo.pipeline.snakemake_private import code_recorded
 from dagrpo.utils.files import digest_of, sha256_of
 from dagrpo.utils.manifest import MANIFEST, FileEntry, fault_of_size, fault_since_read, listed_files
+
+MOST_VERSIONS = 200  # of a file, that are looked at
+GIT_SECONDS = 20
+
+
+def digests_now(files: Sequence[str]) -> dict[str, str]:
+    """Return the sha256 of each file of code that is there."""
+    places = {file: place_of(file) for file in files}
+    return {file: sha256_of(place) for file, place in places.items() if place.is_file()}
+
+
+def changed_lines(file: str, digest: str) -> list[str]:
+    """Return the lines that were taken out of a file and put in, such as "12: - old"; empty where git knows no such text."""
+    place = place_of(file)
+    then = _text_of(place, digest)
+    if then is None or not place.is_file():
+        return []
+    now = place.read_text(encoding="utf-8", errors="replace")
+    return list(_numbered(then.splitlines(), now.splitlines()))
+
+
+def _numbered(then: Sequence[str], now: Sequence[str]) -> Iterator[str]:
+    for kind, start, stop, now_start, now_stop in difflib.SequenceMatcher(
+        None, then, now, autojunk=False
+    ).get_opcodes():
+        if kind != "equal":
+            yield from (f"{number + 1}: - {then[number]}" for number in range(start, stop))
+            yield from (f"{number + 1}: + {now[number]}" for number in range(now_start, now_stop))
+
+
+def _text_of(place: Path, digest: str) -> str | None:
+    """Return the file as it was with that digest, in any commit that touched it."""
+    for commit in (
+        _git(place.parent, "log", "--format=%H", f"--max-count={MOST_VERSIONS}", "--", place.name).decode().split()
+    ):
+        content = _git(place.parent, "show", f"{commit}:./{place.name}")
+        if hashlib.sha256(content).hexdigest() == digest:
+            return content.decode(errors="replace")
+    return None
+
+
+def _git(folder: Path, *arguments: str) -> bytes:
+    """Return git's output; nothing without git or a repository."""
+    try:
+        done = subprocess.run(
+            ("git", "-C", str(folder), *arguments), capture_output=True, timeout=GIT_SECONDS, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return b""
+    return done.stdout
+
 
 DIGITS = 12
 LONGEST_PATH = 300

@@ -9,7 +9,7 @@ from dagrpo.config.schema import Params
 from dagrpo.core.errors import UserError, nearest
 from dagrpo.core.escape import brief
 from dagrpo.data.picture_digest import file_and_column
-from dagrpo.pipeline.changes.code import digests_now
+from dagrpo.pipeline.changes.changes import digests_now
 from dagrpo.pipeline.changes.executions import ExecutionRecord, experiments, read_record
 from dagrpo.pipeline.dag import expected
 from dagrpo.pipeline.job_files import code_files

@@ -19,7 +19,7 @@ from dagrpo.core.experiment import Name
 from dagrpo.core.section import LONGEST_TEXT
 from dagrpo.core.untrusted_json import read_json
 from dagrpo.pipeline.crate.finished import SUMMARY
-from dagrpo.pipeline.crate.graph import CODE, METADATA, TOOL
+from dagrpo.pipeline.crate.writing import CODE, METADATA, TOOL
 from dagrpo.utils.file_names import is_below
 from dagrpo.utils.provenance import PROVENANCE
 from dagrpo.utils.run_info import SUFFIX

@@ -6,16 +6,54 @@ whole.
 """
 
 import logging
+import re
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from dagrpo.core.errors import UserError
-from dagrpo.pipeline.dvc.lock_text import entries_of, text_of
 from dagrpo.utils.failures import about_room, no_room, sentence_of
 from dagrpo.utils.files import atomic_file
+
+HEAD = "schema: '2.0'\nstages:\n"
+CUT_SHORT = "it is cut short"
+_START = re.compile(r"^(?=  [^ ])", re.MULTILINE)
+_ENTRY = re.compile(r"  [^ ?#\n-][^\n]*:\n(?:    [^\n]*\n)+")
+_NEITHER = re.compile(
+    r"^(?! |#|\w+:|\n)", re.MULTILINE
+)  # the start of a line that is in no entry and no key of the file
+
+
+def fault_of(text: bytes) -> str | None:
+    """Return what a merge, a full disk or a kill has done to a dvc.lock; None if its lines are as DVC writes them."""
+    if not text.endswith(b"\n"):
+        return CUT_SHORT
+    try:
+        lines = text.decode()
+    except UnicodeDecodeError:
+        return "it is not text"
+    strange = _NEITHER.search(lines)
+    if strange is not None and strange.start() < len(lines):
+        return f"it is not YAML: line {lines.count(chr(10), 0, strange.start()) + 1}"
+    return None if re.search(r"^schema:", lines, re.MULTILINE) else "it is not what DVC writes"
+
+
+def entries_of(text: str) -> dict[str, str] | None:
+    """Return the lines of each stage's entry by the first one; None for a dvc.lock that has anything else in it."""
+    if not text.startswith(HEAD):
+        return None
+    before, *entries = _START.split(text[len(HEAD) :])
+    if before or not all(map(_ENTRY.fullmatch, entries)):
+        return None
+    return {entry.partition("\n")[0]: entry for entry in entries}
+
+
+def text_of(entries: Mapping[str, str]) -> str:
+    """Return the text of a dvc.lock with these entries."""
+    return HEAD + "".join(entries.values())
+
 
 LOCK = Path("dvc.lock")
 DVC_FOLDER = Path(".dvc")

@@ -12,12 +12,10 @@ from dagrpo.config.overlay import merged
 from dagrpo.config.schema import Params, parse
 from dagrpo.core.errors import UserError
 from dagrpo.pipeline.plan.amounts import Item, size
-from dagrpo.pipeline.plan.disk import disk_note, disk_of
-from dagrpo.pipeline.plan.machine import Machine, machine_for
+from dagrpo.pipeline.plan.machine import Machine, Speed, machine_for, speed_of
 from dagrpo.pipeline.plan.measured import Measured, measured
-from dagrpo.pipeline.plan.memory import SERVER, SYNC, StageMemory, stages
+from dagrpo.pipeline.plan.memory import SERVER, SYNC, StageMemory, disk_note, disk_of, stages
 from dagrpo.pipeline.plan.models import Models
-from dagrpo.pipeline.plan.rates import Speed, speed_of
 from dagrpo.pipeline.plan.remedy import advice, fits, refusal
 from dagrpo.pipeline.plan.sequences import Lengths
 from dagrpo.pipeline.plan.times import LEFT_OUT, StageSeconds, seconds_of_stages, train_seconds

@@ -17,10 +17,10 @@ from dagrpo.core.errors import UserError
 from dagrpo.pipeline.changes.executions import named
 from dagrpo.pipeline.changes.today import is_current
 from dagrpo.pipeline.dag import PlannedJob, all_files, by_job, planned_jobs, seed_of
-from dagrpo.pipeline.damage import is_marked_damaged, unmark_damaged
 from dagrpo.pipeline.declaration import RAW
 from dagrpo.pipeline.job_files import code_files, job_file
 from dagrpo.pipeline.raw_inputs import changed_raw, missing_raw
+from dagrpo.pipeline.record import is_marked_damaged, unmark_damaged
 from dagrpo.pipeline.snakemake_private import (
     code_recorded,
     is_unfinished,

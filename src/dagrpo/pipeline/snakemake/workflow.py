@@ -20,8 +20,7 @@ from dagrpo.core.errors import UserError
 from dagrpo.pipeline import dag, job_files
 from dagrpo.pipeline.declaration import Needs, Stage, names_in, patterns_of
 from dagrpo.pipeline.dvc.file import keep_current, require_current
-from dagrpo.pipeline.dvc.lock import require_readable_lock
-from dagrpo.pipeline.dvc.recording import commit, record_left_over
+from dagrpo.pipeline.dvc.recording import commit, record_left_over, require_readable_lock
 from dagrpo.pipeline.locks import hold, is_run_by_another, note_executor
 from dagrpo.pipeline.override_runs import PARAMS, CellRun, OverrideRun, cell_runs, override_run
 from dagrpo.pipeline.record import PART

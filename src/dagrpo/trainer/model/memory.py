@@ -1,7 +1,7 @@
 """Memory checks: room for the model, and advice when memory runs out.
 
 Only what no smaller batch changes needs room: weights, and gradients and AdamW states of the trained ones.
-Activations, the engine and a reference come on top: on a GPU the plan of the whole experiment covers those (pipeline/memory_check.py).
+Activations, the engine and a reference come on top: on a GPU the plan of the whole experiment covers those (pipeline/supervisor.py).
 """
 
 from collections.abc import Iterator

@@ -1,1 +1,0 @@
-"""Provenance: which stage made which file out of which."""
