@@ -18,19 +18,8 @@ def run_stage(
     """In the working directory. inputs and outputs: NAME=PATH. SystemExit as the frame raises it."""
     write_json(Path("job.json"), {"stage": stage, "params": params, "code": []})
     write_json(Path("runtime.json"), Runtime().model_dump())
-    options = [
-        "--job",
-        "job.json",
-        "--runtime",
-        "runtime.json",
-        "--experiment",
-        experiment,
-        "--log",
-        f"logs/{stage}.log",
-    ]
-    files = [
-        part for flag, pairs in (("--input", inputs), ("--output", outputs)) for pair in pairs for part in (flag, pair)
-    ]
+    options = ["--job=job.json", "--runtime=runtime.json", f"--experiment={experiment}", f"--log=logs/{stage}.log"]
+    files = [*(f"--input={pair}" for pair in inputs), *(f"--output={pair}" for pair in outputs)]
     runner.run(all_stages()[stage], runner.parse([*options, *files]))
 
 

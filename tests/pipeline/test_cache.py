@@ -164,14 +164,6 @@ def test_an_original_that_changes_while_it_is_copied_is_refused(name: str, capfd
     assert not options.provenance.exists()
 
 
-@pytest.mark.parametrize("content", ["{", "[]", '{"key": 3}'])
-def test_a_damaged_provenance_is_passed_over(content: str) -> None:
-    _run("one")
-    Path("results/one/runs/seed_3/policy/provenance.json").write_text(content)
-    _run("two")
-    assert made == ["one", "two"]
-
-
 def test_a_manifest_that_leads_out_of_its_folder_is_passed_over() -> None:
     _run("one")
     manifest = Path("results/one/runs/seed_3/policy/manifest.json")
@@ -188,8 +180,7 @@ def test_a_manifest_that_leads_out_of_its_folder_is_passed_over() -> None:
 def test_another_environment_makes_it_again(monkeypatch: pytest.MonkeyPatch) -> None:
     _run("one")
     monkeypatch.setattr("dagrpo.pipeline.record.environment", lambda **_: {"torch": "9.9"})
-    _run("two")
-    assert made == ["one", "two"]
+    assert "taken_from" not in _run("two")
 
 
 LARGE = "data" * (FEWEST_LINKED // 4)
@@ -211,18 +202,6 @@ def test_a_write_in_place_to_one_experiment_leaves_the_other(written: str) -> No
             continue
         path.write_text("mine")
         assert _path(other, name).read_text() != "mine"
-
-
-def test_what_replaces_a_link_leaves_the_other_experiment_as_it_was() -> None:
-    _run("one", LARGE)
-    _run("two", LARGE)
-    _run("two", "rows", steps=4)
-    one, two = (Path("results", experiment, "runs/seed_3") for experiment in ("one", "two"))
-    assert [(folder / "policy/weights.bin").read_text() for folder in (one, two)] == [LARGE, "rows"]
-    assert [(folder / "metrics.parquet").read_text() for folder in (one, two)] == [
-        "metrics of {}",
-        "metrics of {'steps': 4}",
-    ]
 
 
 def test_a_copy_of_an_experiments_folders_is_no_source() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dagrpo.config.places import PACKAGES, ROOT, name_of, place_of
+from dagrpo.config.places import PACKAGES, ROOT
 from dagrpo.config.schema import Params, parse
 from dagrpo.core.errors import UserError
 from dagrpo.pipeline import identity
@@ -165,14 +165,6 @@ def _stages_with(pattern: str, params: Params) -> set[str]:
     """Return the stages whose code holds every file of a pattern."""
     files = {path.relative_to(ROOT).as_posix() for path in ROOT.glob(pattern)}
     return {name for name, stage in all_stages().items() if files and files <= set(code_files(params, stage))}
-
-
-def test_a_package_has_the_names_of_the_repository_wherever_it_is_installed() -> None:
-    import dagrpo_sandbox
-
-    file = Path(dagrpo_sandbox.__file__).parent / "inside.py"
-    assert name_of(file) == "packages/dagrpo_sandbox/src/dagrpo_sandbox/inside.py"
-    assert place_of(name_of(file)).samefile(file)
 
 
 def test_a_module_that_a_process_is_started_with_is_code() -> None:

@@ -178,22 +178,6 @@ def test_a_second_signal_to_stop_changes_nothing(tmp_path: Path) -> None:
             launcher.kill()
 
 
-@pytest.mark.nightly
-def test_what_a_killed_launcher_leaves_is_removed_by_the_next(tmp_path: Path) -> None:
-    with _talking(tmp_path) as (launcher, rendezvous):
-        ranks = psutil.Process(launcher.pid).children()
-        launcher.kill()
-        launcher.wait()
-        for rank in ranks:
-            rank.kill()
-    assert rendezvous.parent.parent == tmp_path
-    (tmp_path / "nothing.py").touch()
-    environment = os.environ | {"TMPDIR": str(tmp_path)}
-    command = [sys.executable, "-m", "dagrpo.pipeline.launch", "2", "nothing.py"]
-    subprocess.run(command, cwd=tmp_path, env=environment, timeout=100, check=True)
-    assert {path.name for path in tmp_path.iterdir()} == {"talk.py", "nothing.py"}
-
-
 def test_processes_of_another_launcher_are_refused_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")

@@ -201,12 +201,6 @@ def test_a_lock_without_a_note_stays() -> None:
     assert lock.exists()
 
 
-def test_a_damaged_note_is_no_traceback() -> None:
-    RUNNING.mkdir(parents=True)
-    (RUNNING / "tiny.json").write_text("{")
-    hold("tiny")
-
-
 def _dvcs_lock() -> LockBase:
     """As every `dvc` command takes it."""
     Path(".dvc/tmp").mkdir(parents=True, exist_ok=True)

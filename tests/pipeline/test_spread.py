@@ -191,12 +191,6 @@ def test_what_is_the_same_for_all_seeds_is_sampled_by_one_and_linked_by_the_othe
     assert _run(["one"], seed=6, stage=OF_ALL_SEEDS, reuse=False) == ["open", "one", "close"]
 
 
-def test_seeds_that_matter_are_sampled_each() -> None:
-    for seed in (3, 4):
-        assert _run(["one"], seed=seed) == ["open", "one", "close"]
-        assert "taken_from" not in _record("one", seed=seed)
-
-
 def test_of_two_seeds_at_once_one_samples_and_the_other_waits(capfd: pytest.CaptureFixture[str]) -> None:
     def slowly(job: Job) -> None:
         Path("begun").touch()

@@ -123,13 +123,6 @@ def test_under_snakemakes_screen_a_failure_is_written_down_and_not_printed(comma
 
 
 @pytest.mark.nightly
-def test_a_stage_that_ends_well_in_the_end_leaves_no_failure(command: list[str], tmp_path: Path) -> None:
-    output, _ = _run(command, tmp_path, "killed once").communicate(timeout=60)
-    assert "attempt 1 crashed: it ended with signal 9. It goes on from its last state." in output
-    assert list((tmp_path / ".state/failures").iterdir()) == []
-
-
-@pytest.mark.nightly
 def test_what_always_crashes_without_a_word_is_written_down(command: list[str], tmp_path: Path) -> None:
     _run(command, tmp_path, "always killed", DAGRPO_SCREEN="snakemake").communicate(timeout=60)
     failure = _failure(tmp_path)

@@ -1,17 +1,17 @@
-"""A damaged dvc.lock is one sentence before any work, and costs no record."""
+"""A damaged dvc.lock is one sentence before any work, and costs no record; its entries are found as text."""
 
-import subprocess
+import io
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from ruamel.yaml import YAML
 from tests.hostile import refusal
-from tests.pipeline.snakemake import clones
 
 from dagrpo.core.errors import UserError
-from dagrpo.pipeline.dvc.private import LOCK
+from dagrpo.pipeline.dvc.private import HEAD, LOCK, entries_of, fault_of, record_outputs, text_of
 from dagrpo.pipeline.dvc.recording import COPY, require_readable_lock
 from dagrpo.pipeline.runner import RAN
 from dagrpo.utils.files import read_json, write_json
@@ -98,16 +98,6 @@ def test_the_marks_of_a_merge_are_not_replaced_by_what_was_kept() -> None:
     assert LOCK.read_text() == CONFLICT
 
 
-@pytest.mark.usefixtures("_in_an_empty_project")
-def test_what_was_kept_is_not_put_back_where_it_is_damaged_itself() -> None:
-    COPY.parent.mkdir()
-    COPY.write_text(CONFLICT[:-1])
-    LOCK.write_text(WHOLE[:20])
-    with pytest.raises(UserError, match="restore it with"):
-        require_readable_lock()
-    assert LOCK.read_text() == WHOLE[:20]
-
-
 @given(st.binary(max_size=200) | st.text(max_size=200).map(str.encode))
 def test_any_bytes_are_accepted_or_refused_in_a_sentence(content: bytes) -> None:
     with pytest.MonkeyPatch.context() as patch, TemporaryDirectory() as folder:
@@ -118,22 +108,78 @@ def test_any_bytes_are_accepted_or_refused_in_a_sentence(content: bytes) -> None
         assert "\n" not in sentence
 
 
-@pytest.mark.nightly
-@pytest.mark.dag
-def test_the_command_of_the_sentence_has_all_recorded_again(run_by_snakemake: Path, tmp_path: Path) -> None:
-    folder = clones.copied(run_by_snakemake, tmp_path / "clone")
-    whole = (folder / LOCK).read_text()
-    for name in ("binary", "with the marks of a merge"):
-        (folder / LOCK).write_bytes(DAMAGED[name])
-        command = ("snakemake", "--cores", "all", "target")
-        refused = subprocess.run(
-            command, cwd=folder, env=clones.environment(folder), capture_output=True, text=True, check=False
-        )
-        said = refused.stdout + refused.stderr
-        assert refused.returncode == 1
-        assert "dvc.lock is damaged" in said
-        assert "Traceback" not in said
-    (folder / LOCK).unlink()
-    clones.run(folder, *command)
-    assert (folder / LOCK).read_text() == whole
-    assert "up to date" in clones.run(folder, "dvc", "status")
+ENTRY = """\
+  score@tiny-3:
+    cmd: snakemake results/tiny/runs/seed_3/scores.parquet
+    deps:
+    - path: results/tiny/runs/seed_3/completions.parquet
+      hash: md5
+      md5: 0123456789abcdef0123456789abcdef
+      size: 7
+    - path: src/dagrpo/a.py
+      hash: md5
+      md5: c4ca4238a0b923820dcc509a6f75849b
+      size: 1
+    - path: workflow/scripts/stage.py
+      hash: md5
+      md5: 3b712de48137572f3849aabd5666a4e3
+      size: 2
+    params:
+      params.yaml:
+        evaluation.scoring:
+          extractor: strict
+    outs:
+    - path: results/tiny/runs/seed_3/scores.parquet
+      hash: md5
+      md5: fedcba9876543210fedcba9876543210
+      size: 9
+"""
+
+
+def test_entries_are_found_as_dvc_writes_them_and_give_the_same_text() -> None:
+    stream = io.StringIO()
+    stages = {f"score@e-{number}": {"cmd": "a " * 80, "deps": [{"path": "x", "md5": "1"}]} for number in range(3)}
+    yaml = YAML()
+    yaml.default_flow_style = False
+    yaml.dump({"schema": "2.0", "stages": stages}, stream)
+    entries = entries_of(stream.getvalue())
+    assert entries is not None
+    assert list(entries) == [f"  score@e-{number}:" for number in range(3)]
+    assert text_of(entries) == stream.getvalue()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "schema: '2.0'\nstages: {}\n",
+        HEAD + ENTRY + "datasets:\n- name: x\n",
+        HEAD + "# mine\n" + ENTRY,
+        HEAD + "  # mine\n" + ENTRY,
+        HEAD + ENTRY.replace("  score@tiny-3:", "  ? score@tiny-3\n  :"),
+        HEAD + ENTRY.replace("    cmd", "   cmd"),
+    ],
+)
+def test_a_lock_with_anything_else_in_it_is_left_to_dvc(text: str) -> None:
+    assert entries_of(text) is None
+
+
+def test_a_line_that_begins_no_entry_and_no_key_is_named() -> None:
+    assert fault_of((HEAD + ENTRY).encode()) is None
+    assert fault_of((HEAD + ENTRY + "=======\n").encode()) == f"it is not YAML: line {3 + ENTRY.count(chr(10))}"
+    assert fault_of(b"stages:\n") == "it is not what DVC writes"
+    assert fault_of(HEAD.encode() + b"\xff\n") == "it is not text"
+
+
+def test_a_stage_is_recorded_beside_those_of_other_experiments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path(".dvc").mkdir()
+    Path(".dvc/config").write_text("[core]\n  no_scm = true\n")
+    Path("dvc.yaml").write_text("stages:\n  score: {cmd: 'true', outs: [made]}\n")
+    Path("made").write_text("x")
+    others = "".join(ENTRY.replace("tiny", f"e{number}") for number in range(9))
+    LOCK.write_text(HEAD + others)
+    assert record_outputs(lambda address, outs: True) == {}
+    text = LOCK.read_text()
+    assert text.startswith(HEAD + others)
+    assert list(entries_of(text) or ())[9:] == ["  score:"]

@@ -6,7 +6,6 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import pytest
 from dvc.repo import Repo
@@ -30,7 +29,6 @@ NO_ROOM = (
     "def full(data, stream): raise OSError(errno.ENOSPC, 'No space left on device')\n"
     "serialized._dump = full; "
 )
-EMPTY = "schema: '2.0'\nstages: {}\n"
 
 
 @pytest.fixture
@@ -60,16 +58,6 @@ def test_an_output_that_the_cache_has_no_room_for_is_not_recorded_and_the_others
     assert told.startswith("Not recorded in DVC, the next run tries again: made: ")
     assert f"{repository}/.dvc/cache/files/md5: File too large: raise the limit" in told
     assert set(YAML().load(repository / "dvc.lock")["stages"]) == {"small"}
-
-
-@pytest.mark.nightly
-def test_a_full_cache_is_told_once_for_all_stages(repository: Path) -> None:
-    (repository / "small").write_bytes(os.urandom(2 * MEBIBYTE))
-    done = _commit(repository, MEBIBYTE)
-    assert done.stdout.split() == ["False"]
-    (told,) = done.stderr.strip().splitlines()
-    assert told.startswith("Not recorded in DVC, the next run tries again: made and 1 more: ")
-    assert not (repository / "dvc.lock").exists()
 
 
 def test_a_process_that_is_killed_while_dvc_lock_is_written_leaves_it_as_it_was(repository: Path) -> None:
@@ -105,26 +93,6 @@ def test_a_cache_that_is_no_folder_is_told_in_a_sentence(repository: Path, place
     assert f"{repository}/.dvc/cache/files/md5 does not take what was made (" in told
     assert told.endswith("see that it is a folder that you can write to, then run again.")
     assert not (repository / "dvc.lock").exists()
-
-
-@pytest.mark.nightly
-def test_a_cache_on_another_disk_to_which_a_link_leads_is_used(repository: Path) -> None:
-    with TemporaryDirectory(dir="/dev/shm") as memory:
-        shutil.rmtree(repository / ".dvc/cache", ignore_errors=True)
-        (repository / ".dvc/cache").symlink_to(memory)
-        assert _commit(repository, 1 << 30).stdout.split() == ["True"]
-        assert (
-            len([path for path in Path(memory).rglob("*") if path.is_file()]) == 3
-        )  # two files, and a list of a folder
-
-
-@pytest.mark.nightly
-def test_names_of_dvc_lock_elsewhere_keep_what_they_have(repository: Path) -> None:
-    (repository / "theirs").write_text(EMPTY)
-    os.link(repository / "theirs", repository / "dvc.lock")
-    assert _commit(repository, 1 << 30).stdout.split() == ["True"]
-    assert (repository / "theirs").read_text() == EMPTY
-    assert set(YAML().load(repository / "dvc.lock")["stages"]) == {"made", "small"}
 
 
 @pytest.mark.nightly

@@ -35,22 +35,24 @@ def _ran(folder: Path, params: Params, code: str) -> Path:
     return entry
 
 
-def test_what_ran_with_the_parameters_of_the_file_is_recorded(tmp_path: Path) -> None:
-    assert still_current(_ran(tmp_path, Params(), _code()), Params()) == ["scores.json"]
+FASTER = parse({"runtime": {"training": {"micro_batch_size": 1}, "engine": {"request_timeout": 9}}})
+FLEXIBLE = parse({"evaluation": {"scoring": {"extractor": "flexible"}}})
 
 
-def test_another_runtime_makes_no_difference(tmp_path: Path) -> None:
-    faster = parse({"runtime": {"training": {"micro_batch_size": 1}, "engine": {"request_timeout": 9}}})
-    assert still_current(_ran(tmp_path, Params(), _code()), faster) == ["scores.json"]
-
-
-def test_what_an_overridden_run_left_behind_is_not_recorded_under_other_parameters(tmp_path: Path) -> None:
-    overridden = parse({"evaluation": {"scoring": {"extractor": "flexible"}}})
-    assert still_current(_ran(tmp_path, overridden, _code()), Params()) == []
-
-
-def test_what_other_code_made_is_not_recorded(tmp_path: Path) -> None:
-    assert still_current(_ran(tmp_path, Params(), "older"), Params()) == []
+@pytest.mark.parametrize(
+    ("ran", "today", "code", "is_recorded"),
+    [
+        (Params(), Params(), None, True),
+        (Params(), FASTER, None, True),
+        (FLEXIBLE, Params(), None, False),
+        (Params(), Params(), "older", False),
+    ],
+    ids=["the same", "another runtime", "an override run", "other code"],
+)
+def test_only_what_ran_with_the_parameters_and_the_code_of_today_is_recorded(
+    ran: Params, today: Params, code: str | None, is_recorded: bool, tmp_path: Path
+) -> None:
+    assert still_current(_ran(tmp_path, ran, code or _code()), today) == ["scores.json"] * is_recorded
 
 
 @pytest.mark.parametrize("content", [None, {"stage": "score", "key": "another"}])

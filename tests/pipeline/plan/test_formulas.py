@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 from tests.pipeline.plan.conftest import params_with, qwen3
 
-from dagrpo.config.presets import composed
 from dagrpo.engine import sglang
 from dagrpo.pipeline.plan.amounts import GIBIBYTE, Memory
 from dagrpo.pipeline.plan.machine import Speed
@@ -155,15 +154,6 @@ def test_on_a_cpu_the_server_has_packed_copies_of_a_small_models_weights(
     assert train.on_device[1].of("packed weights") == expected
 
 
-@pytest.mark.nightly
-def test_on_a_cpu_processes_and_the_handed_over_weights_are_side_by_side(shape: Shape) -> None:
-    models = Models(policy=shape)
-    (train, _) = stages(qwen3({"runtime": {"training": {"processes": 2}}}), models, on_gpu=False)
-    names = [memory.what for memory in train.on_device]
-    assert names == ["training process", "training process", "rollout server", "weight sync in /dev/shm"]
-    assert train.on_device[-1].total == 4 * WEIGHTS
-
-
 def test_tools_make_trajectories_longer() -> None:
     """Three turns of 20 tokens and two results of 16 characters, which a fresh model reads one by one."""
     limits = {"agent": {"max_turns": 3, "max_result_characters": 16}}
@@ -307,13 +297,6 @@ def test_an_update_takes_the_time_of_its_products_its_attention_and_its_reading(
     for compiled, read in layers.items():
         work = Work(tokens=1000, trained=600, attended=100, passes=3, compiled=compiled)
         assert update_seconds(shape, work, speed, 1e14) == pytest.approx(products + attention + read + logits)
-
-
-def test_a_pass_of_a_7b_model_sends_53_gb_to_each_of_eight_gpus() -> None:
-    """Seven eighths of the weights twice in bfloat16 and of float32 gradients: 8 bytes for each of 7,615,616,512 numbers."""
-    params = composed(["qwen2_5_7b", "gsm8k", "grpo", "l40s_x8"])
-    process = of_train(params, Models(policy=policy_shape(params, online=False)), gpu=True)
-    assert process.bytes_on_links(1, share=0.0) == 8 * 7_615_616_512 * 7 / 8 == pytest.approx(53.3e9, rel=0.001)
 
 
 def test_processes_of_a_machine_send_each_other_weights_and_gradients(shape: Shape) -> None:

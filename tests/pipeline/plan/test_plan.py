@@ -60,22 +60,6 @@ def test_what_cannot_fit_is_refused_with_a_change_that_makes_it_fit(project: Pat
 
 
 @pytest.mark.nightly
-def test_a_smaller_micro_batch_comes_before_anything_that_changes_results(project: Path) -> None:
-    params = qwen3(LONG, {"runtime": {"training": {"micro_batch_tokens": 65_536}}})
-    refusal = plan_of(params, machine_for("H100", None)).refusal
-    assert refusal is not None
-    assert ": set runtime.training.micro_batch_tokens to " in refusal
-
-
-@pytest.mark.nightly
-def test_on_a_gpu_16_bits_come_before_everything_else(project: Path) -> None:
-    long = {"rollout": {"max_new_tokens": 2048}, "runtime": {"training": {"micro_batch_size": 8}}}
-    refusal = plan_of(qwen3(long), machine_for(None, 40)).refusal
-    assert refusal is not None
-    assert ": set training.dtype to bfloat16 and rollout.dtype to bfloat16" in refusal
-
-
-@pytest.mark.nightly
 def test_what_fits_in_float32_is_told_how_much_faster_a_gpu_is_in_16_bits(project: Path) -> None:
     small = {"runtime": {"training": {"micro_batch_size": 8}}}
     made = plan_of(qwen3(small), machine_for("H100", None))
@@ -348,16 +332,6 @@ def _printed(made: Plan) -> str:
     return captured.get()
 
 
-def test_a_plan_in_words_has_every_item_and_its_sum(project: Path) -> None:
-    told = _printed(plan_of(qwen3(LONG), machine_for("H200", None)))
-    assert "arithmetic_tiny  596,049,920 parameters, on H200 with 140.4 GiB" in told
-    assert "AdamW states" in told
-    assert "4.4 GiB" in told
-    assert "weight sync in /dev/shm" in told
-    assert "120 steps" in told
-    assert "checkpoint of export" in told
-
-
 def test_a_plan_begins_with_likely_and_longest_time_memory_and_disk(project: Path) -> None:
     """An answer as long as the limit takes the longest time; a shorter one takes less."""
     machine = machine_for("H200", None)
@@ -445,18 +419,3 @@ def test_the_command_ends_with_the_sentence_and_programs_get_one_object(project:
     assert {item["name"] for item in told["stages"][0]["on_device"][0]["items"]} >= {"weights", "AdamW states"}
     fits = runner.invoke(app, ["plan", "arithmetic_tiny", "--memory", "10000"])
     assert fits.exit_code == 0
-
-
-def test_a_shared_prompt_is_reckoned_once_for_its_group(project: Path) -> None:
-    """4 samples: three of four prompts of each group are not computed."""
-
-    def update(*, share: bool, samples: int = 4) -> float:
-        changes = {
-            "training": {"prompts_per_step": 4, "samples_per_prompt": samples},
-            "runtime": {"training": {"share_prompts": share}},
-        }
-        (*_, train, _) = _times(qwen3(LONG, changes))
-        return train.of_a_step["update"]
-
-    assert update(share=True) < update(share=False)
-    assert update(share=True, samples=16) / update(share=False, samples=16) < update(share=True) / update(share=False)

@@ -76,11 +76,6 @@ def test_four_gpus_and_more_ship_the_faster_placement(
     assert seconds[TOGETHER] <= seconds.get(APART, seconds[TOGETHER])
 
 
-@pytest.mark.nightly
-def test_the_example_of_the_readme_fits(folder: Path) -> None:
-    assert refusal(*planned(["qwen3_4b", "dapo_math", "gspo", "h200"], folder)) is None
-
-
 @pytest.mark.parametrize("count", ["", "_x2", "_x4", "_x8"])
 @pytest.mark.parametrize("card", CARDS)
 def test_hardware_trains_and_samples_in_16_bits_with_a_process_for_each_gpu(card: str, count: str) -> None:
@@ -97,19 +92,6 @@ def test_the_table_of_the_documentation_is_the_one_that_the_plan_prints(folder: 
     shown = [line for page in ("gpu", "cluster") for line in (ROOT / f"docs/{page}.md").read_text().splitlines()]
     tables = (table(folder) for table in (rows, published_rows, dapo_rows, large_rows))
     assert [row for table in tables for row in table if row not in shown] == []
-
-
-def test_the_targets_of_the_documentation_are_by_the_plans_function(folder: Path) -> None:
-    """Qwen3-0.6B with 1 x 16,384 tokens: recomputed and compiled, not compiled, and with activations kept."""
-    text = (ROOT / "docs/gpu.md").read_text()
-    for passes, compiled in ((4, True), (4, False), (3, True)):
-        rate = rate_of("Qwen/Qwen3-0.6B", "H100", 16_384, passes=passes, compiled=compiled, folder=folder)
-        assert f"| {round(rate, -2):,.0f} tokens/s" in text
-    params, shapes, machine = planned(["qwen2_5_0_5b", "gsm8k", "grpo", "h100"], folder)
-    rollout = params.rollout.model_copy(update={"max_new_tokens": 300})
-    parts = train_of(params.model_copy(update={"rollout": rollout}), shapes, machine).of_a_step
-    step = f"{sum(parts.values()):.1f} s: update {parts['update']:.1f} s, rollout {parts['rollout']:.1f} s"
-    assert f"| {step} |" in text
 
 
 def test_an_a100_is_faster_than_an_l40s_and_an_h100_about_twice_as_fast_as_an_a100(folder: Path) -> None:

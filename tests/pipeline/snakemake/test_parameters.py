@@ -57,12 +57,6 @@ def test_a_bad_file_is_refused_in_a_sentence(folder: Path, text: str, sentence: 
 
 
 @pytest.mark.nightly
-def test_a_missing_file_is_refused_with_the_command_that_writes_one(folder: Path) -> None:
-    (folder / "params.yaml").unlink(missing_ok=True)
-    assert "params.yaml is missing: `dagrpo use" in _refused(folder)
-
-
-@pytest.mark.nightly
 def test_overrides_and_overlays_are_checked_like_the_file(folder: Path) -> None:
     (folder / "params.yaml").write_text(params_yaml(Params()))
     assert "unknown key `training.setps`" in _refused(folder, "--config", "training__setps=3")
@@ -86,14 +80,6 @@ def test_a_file_that_cannot_be_written_while_jobs_are_planned_is_named(folder: P
 
 
 @pytest.mark.nightly
-def test_use_writes_a_preset_and_shows_what_changes(folder: Path) -> None:
-    (folder / "params.yaml").write_text(params_yaml(Params()))
-    output = clones.run(folder, "dagrpo", "use", "arithmetic_tiny_control")
-    assert "reward.permuted: false -> true" in output
-    clones.run(folder, *DRY_RUN)
-
-
-@pytest.mark.nightly
 def test_the_workflow_passes_snakemakes_lint(folder: Path) -> None:
     (folder / "params.yaml").write_text(params_yaml(Params()))
     assert "good condition" in clones.run(folder, "snakemake", "--lint")
@@ -106,10 +92,3 @@ def test_every_shipped_experiment_is_planned(name: str) -> None:
     jobs = Counter(job.stage for job in planned_jobs(params, name))
     assert jobs["train"] == len(params.experiment.seeds)
     assert jobs["report"] == 1
-
-
-@pytest.mark.nightly
-def test_an_evaluation_that_hands_out_answers_is_refused(folder: Path) -> None:
-    experiment = "experiment: {train: gsm8k, evaluate: [gsm8k_feedback], tasks: [gsm8k, gsm8k_feedback]}"
-    (folder / "params.yaml").write_text(experiment)
-    assert "evaluate names gsm8k_feedback, which tells the policy whether its answer is right" in _refused(folder)

@@ -100,20 +100,6 @@ def test_a_study_is_planned_with_the_code_of_a_clone(study: Path, site: Path) ->
         assert (study / FOLDER / link).resolve().is_relative_to(site / "dagrpo")
 
 
-@slow
-def test_a_params_yaml_of_a_study_that_is_not_yaml_is_named_with_the_line(study: Path, site: Path) -> None:
-    (study / "params.yaml").write_text("a: [1\n")
-    with pytest.raises(AssertionError, match=r"params\.yaml is not valid YAML \(line 2: expected"):
-        _run(study, site, "snakemake", "--cores", "2", "-n", "target")
-
-
-@slow
-def test_a_study_ignores_what_runs_write_and_no_names_of_a_clone(study: Path) -> None:
-    ignored = set((study / ".gitignore").read_text().splitlines())
-    assert {".venv/", "__pycache__/", ".state/", "logs/", "/data/*", "/results/*", "/*.crate/"} <= ignored
-    assert not ignored & {".venv-verl/", ".environment", "benchmarks/runs/", "/sbom.cdx.json"}
-
-
 @nightly
 def test_a_study_is_not_written_over_another_and_what_is_generated_stays(study: Path, site: Path) -> None:
     with pytest.raises(AssertionError, match=r"has Snakefile and .* and profiles already"):
