@@ -1,4 +1,4 @@
-"""Record of an execution's dependencies, its key, and its state folder; its damaged inputs.
+"""Record of an execution's dependencies, its key and state; damaged inputs.
 
 Snakemake and DVC compare times and sizes, and would treat a damaged input as up to date. `damage_found` looks for the cause after a stage
 has failed, and marks it for the next run; `record_of` and the readers of checkpoints check inputs before the work.

@@ -1,4 +1,4 @@
-"""Folder of a crate: the entities of a Workflow Run RO-Crate, and files without texts of problems.
+"""Writer of a crate: metadata, and files without texts of problems.
 
 Provenance Run Crate 0.5 (https://www.researchobject.org/workflow-run-crate/profiles/0.5/provenance_run_crate), for which Leo et al. 2024,
 doi:10.1371/journal.pone.0309210, is to be cited. A file that is not in the crate is named by its digest, as in RFC 6920.

@@ -1,4 +1,4 @@
-"""Recording in DVC of the outputs of Snakemake's finished jobs only, and repair of dvc.lock without loss of records.
+"""Recording of finished jobs in DVC, and repair of dvc.lock.
 
 A stage leaves an entry in `.state/ran/<experiment>/` when it ends well; it is removed when DVC has recorded its outputs. Outputs
 that cannot be recorded now, because params.yaml has been edited meanwhile, are recorded by a later run of the same experiment.

@@ -1,4 +1,4 @@
-"""Machine of a plan: its memory and its speed, measured or by data sheet."""
+"""Memory and speed of a machine, measured or by data sheet."""
 
 import hashlib
 import os

@@ -1,4 +1,4 @@
-"""Memory of stages that train or sample, on device and host, and bytes of an experiment on disk."""
+"""Bytes of an experiment: of its stages in memory, and on disk."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace

@@ -1,4 +1,4 @@
-"""The shapes of an experiment's models, from their configs and on torch's meta device."""
+"""Shapes of an experiment's models, from their configs alone."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
