@@ -8,7 +8,11 @@ No process group is needed.
 """
 
 import json
+import math
 import warnings
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from itertools import combinations
 from pathlib import Path
 
 import torch
@@ -16,18 +20,19 @@ from torch import Tensor
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
 from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, HuggingFaceStorageWriter
-from torch.distributed.checkpoint.metadata import STORAGE_TYPES, Metadata, TensorStorageMetadata
+from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, Metadata, TensorStorageMetadata
 from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, WriteItem
 from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 
-from dagrpo.checkpoints.chunks import require_sound_chunks
 from dagrpo.checkpoints.file_plan import PlannedFile, write_hashed
 from dagrpo.checkpoints.formats import CheckpointFormat
 from dagrpo.checkpoints.safetensors_file import SafetensorsFile, plan_shards, planned_safetensors
 from dagrpo.checkpoints.tensors import Tensors, TensorSpec
+from dagrpo.checkpoints.weight_map import require_own
 from dagrpo.core.errors import UserError
+from dagrpo.core.escape import brief
 from dagrpo.utils.files import fsync_file
 from dagrpo.utils.manifest import FileEntry
 
@@ -108,15 +113,16 @@ class DcpTensors:
         files = sorted(folder.glob("*.safetensors"))
         if not files:
             raise UserError(f"{folder} has no weights (shard-*.safetensors): run the stage that makes it again.")
-        require_sound_chunks(files)
+        for path in files:
+            require_own(folder, path.name)
+        opened = {str(path): SafetensorsFile(path) for path in files}
         self._reader = HuggingFaceStorageReader(str(folder))
-        self._metadata = self._reader.read_metadata()
+        self._metadata = _read_metadata(folder, self._reader)
         self._reader.set_up_storage_reader(self._metadata, is_coordinator=True)
-        self.specs = {
-            name: _whole_spec(folder, name, stored)
-            for name, stored in sorted(self._metadata.state_dict_metadata.items())
-        }
-        self._mapped = self._in_one_piece()
+        self.specs = dict(_whole_specs(folder, self._metadata))
+        places = self._metadata.storage_data.items()
+        files_of = Counter(index.fqn for index, _ in places)
+        self._mapped = {index.fqn: opened[place.relative_path] for index, place in places if files_of[index.fqn] == 1}
 
     def read(self, name: str) -> Tensor:
         """Read a tensor, mapped if one file holds all of it. Raises no UserError: the files were checked before."""
@@ -127,18 +133,6 @@ class DcpTensors:
         self.read_into({name: tensor})
         return tensor
 
-    def _in_one_piece(self) -> dict[str, SafetensorsFile]:
-        """Return the file of each tensor that has just one chunk."""
-        opened: dict[str, SafetensorsFile] = {}
-        mapped = {}
-        for index, place in self._metadata.storage_data.items():
-            stored = self._metadata.state_dict_metadata[index.fqn]
-            assert isinstance(stored, TensorStorageMetadata)
-            if len(stored.chunks) == 1:
-                file = place.relative_path
-                mapped[index.fqn] = opened[file] = opened.get(file) or SafetensorsFile(Path(file))
-        return mapped
-
     def read_into(self, state: dict[str, Tensor]) -> None:
         """Fill tensors in place, in their own types; for a tensor sharded over processes, this one's part."""
         planner = DefaultLoadPlanner()
@@ -146,14 +140,41 @@ class DcpTensors:
         self._reader.read_data(planner.create_local_plan(), planner).wait()
 
 
-def _whole_spec(folder: Path, name: str, stored: STORAGE_TYPES) -> TensorSpec:
-    assert isinstance(stored, TensorStorageMetadata)
-    spec = TensorSpec(dtype=stored.properties.dtype, shape=tuple(stored.size))
-    if sum(chunk.sizes.numel() for chunk in stored.chunks) != spec.numel:
-        raise UserError(
-            f"{folder} does not hold the tensor {name} exactly once: a rank's file is missing or foreign. Save the checkpoint again."
-        )
-    return spec
+def _read_metadata(folder: Path, reader: HuggingFaceStorageReader) -> Metadata:
+    try:
+        return reader.read_metadata()
+    except Exception:  # noqa: BLE001  the border to files of others: torch takes whatever they say of their chunks
+        raise UserError(f"{folder} does not say where its tensors belong: copy or make that checkpoint again.") from None
+
+
+def _whole_specs(folder: Path, metadata: Metadata) -> Iterator[tuple[str, TensorSpec]]:
+    """Yield each tensor's spec. torch checks no positions: where two chunks overlap, a hole is filled with arbitrary memory."""
+    dtypes = defaultdict[str, set[torch.dtype]](set)
+    for index, place in metadata.storage_data.items():
+        dtypes[index.fqn].add(place.dtype)
+    for name, stored in sorted(metadata.state_dict_metadata.items()):
+        assert isinstance(stored, TensorStorageMetadata)
+        spec = TensorSpec(dtype=stored.properties.dtype, shape=tuple(stored.size))
+        if not _is_tiled(stored) or len(dtypes[name]) > 1:
+            raise UserError(
+                f"{folder} does not hold the tensor {brief(name)} exactly once, in one type: a rank's file is missing or foreign. "
+                "Save the checkpoint again."
+            )
+        yield name, spec
+
+
+def _is_tiled(stored: TensorStorageMetadata) -> bool:
+    """Return True if the chunks fill their tensor and share no element."""
+    axes, chunks = len(stored.size), stored.chunks
+    if any(len(each.offsets) != axes or len(each.sizes) != axes or min(each.offsets, default=0) < 0 for each in chunks):
+        return False
+    filled = sum(math.prod(each.sizes) for each in chunks) == math.prod(stored.size)
+    return filled and not any(_overlap(one, other) for one, other in combinations(chunks, 2))
+
+
+def _overlap(one: ChunkStorageMetadata, other: ChunkStorageMetadata) -> bool:
+    sides = zip(one.offsets, one.sizes, other.offsets, other.sizes, strict=True)
+    return all(a < b + m and b < a + n for a, n, b, m in sides)
 
 
 def write_weights(
