@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from dagrpo.checkpoints import facts
+from dagrpo.checkpoints.compare import figures_of, summary_lines
 from dagrpo.checkpoints.config import Checkpoint
 from dagrpo.checkpoints.convert import convert, export
 from dagrpo.checkpoints.formats import FORMATS
@@ -68,8 +68,8 @@ def test_convert_then_export_returns_the_model_byte_for_byte(format: str, pristi
     assert (tmp_path / "exported" / MANIFEST).read_bytes() == (pristine / MANIFEST).read_bytes()
     assert set(open_tensors(tmp_path / "initial").specs) == set(open_tensors(tmp_path / "exported").specs)
     # 260 x 16 embedding, tied; 2 layers of 2,368; 16 in the last norm
-    assert facts.figures(tmp_path / "exported", exported) == {"parameters": 8912, "bytes": exported.bytes}
-    assert ("parameters", "8,912") in facts.lines(tmp_path / "initial", verify(tmp_path / "initial"))
+    assert figures_of(tmp_path / "exported", exported) == {"parameters": 8912, "bytes": exported.bytes}
+    assert ("parameters", "8,912") in summary_lines(tmp_path / "initial", verify(tmp_path / "initial"))
 
 
 @pytest.mark.parametrize("step", STEPS)

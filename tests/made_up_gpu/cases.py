@@ -153,8 +153,7 @@ def picture_counts(family: str) -> dict[str, Any]:
 
     from dagrpo.checkpoints.modules import model_class_of
     from dagrpo.models.config import Fresh
-    from dagrpo.models.fresh import config_of
-    from dagrpo.models.fresh_vision import save_preprocessor
+    from dagrpo.models.fresh import config_of, save_preprocessor
     from dagrpo.trainer.batches.budget import Budget
     from dagrpo.trainer.model.policy import Policy
     from dagrpo.trainer.model.vision_tower import Tower, tower_module

@@ -15,9 +15,8 @@ from dagrpo.core.errors import UserError
 from dagrpo.models.chat_template import MARK, QWEN2_5_VL_TOOLS
 from dagrpo.models.config import Fresh, Model, Vision
 from dagrpo.models.fresh import make_fresh
-from dagrpo.models.make import make_model
+from dagrpo.models.make import make_model, make_teacher
 from dagrpo.models.pictures import PictureProcessor
-from dagrpo.models.teacher import make_teacher
 from dagrpo.utils.files import read_object
 from dagrpo.utils.manifest import MANIFEST
 

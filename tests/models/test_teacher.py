@@ -11,7 +11,7 @@ from dagrpo.checkpoints.convert import convert
 from dagrpo.core.errors import UserError
 from dagrpo.models.config import Fresh
 from dagrpo.models.fresh import make_fresh
-from dagrpo.models.teacher import make_teacher
+from dagrpo.models.make import make_teacher
 from dagrpo.utils.files import read_json
 from dagrpo.utils.manifest import MANIFEST, fault_of, listed_files
 

@@ -10,8 +10,7 @@ from transformers import AutoConfig
 
 from dagrpo_megatron.arguments import megatron_arguments
 from dagrpo_megatron.config import load_config
-from dagrpo_megatron.families import FAMILIES
-from dagrpo_megatron.rules import Family
+from dagrpo_megatron.families import FAMILIES, Family
 
 SIZES = {
     "num_hidden_layers": 3,

@@ -29,7 +29,7 @@ from dagrpo.checkpoints.source import open_checkpoint
 from dagrpo.utils.manifest import MANIFEST
 from dagrpo_megatron.config import load_config
 from dagrpo_megatron.layout import layout_of
-from dagrpo_megatron.tensors import MegatronTensors, weights_folder
+from dagrpo_megatron.weights import MegatronTensors, weights_folder
 
 LARGE = 1 << 30
 

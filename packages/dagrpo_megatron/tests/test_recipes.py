@@ -12,14 +12,15 @@ from packages.dagrpo_megatron.tests.options import parsed
 from packages.dagrpo_megatron.tests.test_arguments import QWEN25_32B
 
 from dagrpo_megatron.config import ModelConfig, load_config
-from dagrpo_megatron.recipe_script import FILE, script
 from dagrpo_megatron.recipes import (
+    FILE,
     RECIPES,
     Recipe,
     recipe_named,
     recipe_of_itself,
     recipes_for,
     require_trainable,
+    script,
 )
 
 TORCHRUN = '#!/bin/sh\nfor each in "$@"; do printf \'%s\\n\' "$each"; done\n'

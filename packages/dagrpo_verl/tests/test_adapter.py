@@ -3,7 +3,7 @@
 import torch
 
 from dagrpo.checkpoints.tensors import StateTensors
-from dagrpo_verl.adapter import MergedAdapter
+from dagrpo_verl.running import MergedAdapter
 
 
 def test_each_weight_gets_its_update_and_the_name_of_the_model_without_an_adapter() -> None:

@@ -1,4 +1,4 @@
-"""Content of a checkpoint, and comparison of two.
+"""Size and content of a checkpoint, and comparison of two.
 
 Tensors are read one at a time.
 """
@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from dagrpo.checkpoints.formats import format_named
 from dagrpo.checkpoints.manifest import Manifest, summary_of, verify_digests, verify_listing
 from dagrpo.checkpoints.source import format_of, open_tensors
 from dagrpo.checkpoints.tensors import TensorSpec, dtype_name, parameter_count, raw_bytes, total_bytes
@@ -106,3 +107,22 @@ def verify_weights(folder: Path) -> Manifest:
             f"{folder} holds other tensors than its manifest says although its files are the listed ones: make it again."
         )
     return manifest
+
+
+def figures_of(folder: Path, manifest: Manifest) -> dict[str, float]:
+    """Return the size of a checkpoint: parameters (tied weights once) and bytes of all its files."""
+    return {"parameters": parameter_count(open_tensors(folder)), "bytes": manifest.bytes}
+
+
+def summary_lines(folder: Path, manifest: Manifest) -> list[tuple[str, str]]:
+    """Return the size as lines of text, with format, types and the beginning of the tensor digest."""
+    size = figures_of(folder, manifest)
+    return [
+        ("folder", str(folder)),
+        ("format", manifest.format),
+        ("parameters", f"{size['parameters']:,}"),
+        ("size", f"{size['bytes'] / 1e6:,.1f} MB"),
+        ("types", ", ".join(f"{number} {dtype}" for dtype, number in manifest.tensors.dtypes.items())),
+        ("tensor digest", manifest.tensors.digest[:16]),
+        *format_named(manifest.format).facts(folder),
+    ]

@@ -38,7 +38,8 @@ def convert(
     ] = 1_000_000_000,
 ) -> None:
     """Write a checkpoint in another format: the same names, types and bytes of all tensors, or an error."""
-    from dagrpo.checkpoints import facts, lora
+    from dagrpo.checkpoints import lora
+    from dagrpo.checkpoints.compare import summary_lines
     from dagrpo.checkpoints.convert import write_as
     from dagrpo.checkpoints.folder import require_replaceable
     from dagrpo.checkpoints.formats import require_format_name
@@ -53,7 +54,7 @@ def convert(
     elif keep_adapter:
         raise UserError("--keep-adapter is given without --adapter: name the adapter's folder.")
     manifest = write_as(format, opened, destination, max_shard_bytes, _options(option or []))
-    console.summary(f"convert: {source} to {manifest.format}", facts.lines(destination, manifest))
+    console.summary(f"convert: {source} to {manifest.format}", summary_lines(destination, manifest))
 
 
 def _options(options: list[str]) -> dict[str, str]:

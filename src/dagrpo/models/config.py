@@ -6,7 +6,7 @@ Read by the model stage.
 import importlib.util
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -18,6 +18,9 @@ from dagrpo.core.experiment import Name
 from dagrpo.core.section import MOST_PIXELS, MOST_TOKENS, Section, Seed, Texts, require_commit
 from dagrpo.tools import TOOLS
 
+if TYPE_CHECKING:
+    from dagrpo.utils.hub import Wanted
+
 FRESH_TOKENS = 64  # of a picture of full size, where model.max_pixels is null
 PACKAGE = "package:"  # of model.gguf
 MERGED = 2  # patches a side that make one token, in every family here
@@ -27,6 +30,13 @@ TEMPLATE_FAMILIES: Mapping[str, str] = {
     "smollm2_tools": "llama",
 }  # one of dagrpo's templates -> the model_type that it is for
 FunctionName = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]  # as OpenAI's protocol has it
+
+POLICY_SECTION = "model"  # the section of params.yaml that names a policy's repository
+TEACHER_SECTION = "algorithm.teacher"
+INSTEAD = {
+    POLICY_SECTION: "set model.source to gguf and model.gguf to a file of this machine",
+    TEACHER_SECTION: "set algorithm.teacher.source to folder and algorithm.teacher.folder to a checkpoint of this machine",
+}
 
 
 def place_of_gguf(location: str) -> Path:
@@ -234,3 +244,16 @@ class Model(Section):
                 f"model.{unused[0]} is given but model.source is {self.source}, which does not read it: set it to null"
             )
         return self
+
+
+def wanted_model(repository: str, revision: str, section: str) -> "Wanted":
+    """Return the request for a model that `section` of params.yaml names."""
+    from dagrpo.utils.hub import Wanted
+
+    return Wanted(
+        repository=repository,
+        revision=revision,
+        kind="model",
+        correct=f"correct {section}.repository and {section}.revision",
+        instead=INSTEAD[section],
+    )

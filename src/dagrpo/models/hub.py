@@ -18,9 +18,8 @@ from dagrpo.checkpoints.manifest import Manifest
 from dagrpo.checkpoints.tensors import CastTensors, SomeTensors, Tensors, total_bytes
 from dagrpo.core.errors import UserError
 from dagrpo.models.chat_template import replace_chat_template
-from dagrpo.models.config import OWN_TEMPLATE
+from dagrpo.models.config import OWN_TEMPLATE, POLICY_SECTION, wanted_model
 from dagrpo.models.folder import finish
-from dagrpo.models.hub_request import POLICY, wanted_model
 from dagrpo.models.pictures import limit_pixels, takes_pictures
 from dagrpo.utils.files import read_object, require_space
 from dagrpo.utils.hub import readable_hub_errors, require_answer
@@ -34,7 +33,7 @@ def make_hub(
     repository: str,
     revision: str,
     dtype: torch.dtype,
-    section: str = POLICY,
+    section: str = POLICY_SECTION,
     max_pixels: int | None = None,
     chat_template: str = OWN_TEMPLATE,
 ) -> Manifest:
@@ -52,7 +51,7 @@ def make_hub(
             if path.is_file() and not path.name.endswith((".safetensors", ".safetensors.index.json")):
                 shutil.copyfile(path, folder / path.name)
         origin: dict[str, Any] = {"source": "hub", "repository": repository, "revision": revision}
-        if max_pixels is not None and (section == POLICY or takes_pictures(folder)):
+        if max_pixels is not None and (section == POLICY_SECTION or takes_pictures(folder)):
             limit_pixels(folder, max_pixels)
             origin |= {"max_pixels": max_pixels}
         if chat_template != OWN_TEMPLATE:

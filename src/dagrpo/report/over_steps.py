@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 from markupsafe import escape
 
-from dagrpo.checkpoints.token_text import Decode, decoder_of
+from dagrpo.checkpoints.tokenizers import Decode, decoder_of
 from dagrpo.core.escape import visible
 from dagrpo.report.attempt import LONGEST_FIRST_LINE, Attempt, attempt_of
 from dagrpo.report.conversations import NEEDED

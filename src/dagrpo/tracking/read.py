@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import TypeAdapter
 
-from dagrpo.checkpoints import facts
+from dagrpo.checkpoints.compare import figures_of
 from dagrpo.checkpoints.manifest import read_manifest
 from dagrpo.core.errors import UserError
 from dagrpo.core.metrics import definition_of
@@ -72,7 +72,7 @@ def curve_of(execution: Execution) -> list[Step]:
 
 def _checkpoint(execution: Execution, contents: Contents) -> None:
     manifest = next(Path(path) for path in execution.outputs if Path(path).name == MANIFEST)
-    _log(execution, contents, facts.figures(manifest.parent, read_manifest(_unchanged(execution, str(manifest)))))
+    _log(execution, contents, figures_of(manifest.parent, read_manifest(_unchanged(execution, str(manifest)))))
 
 
 def _prepare(execution: Execution, contents: Contents) -> None:

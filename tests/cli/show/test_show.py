@@ -14,7 +14,7 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from typer.testing import CliRunner, Result
 
-from dagrpo.checkpoints.token_text import Decode
+from dagrpo.checkpoints.tokenizers import Decode
 from dagrpo.cli.application import app
 from dagrpo.cli.show import attempts, terminal
 from dagrpo.cli.show.command import NO_TOKENIZER

@@ -8,7 +8,7 @@ from tests.rollout.problems import problem
 from dagrpo.core.errors import UserError
 from dagrpo.core.trajectory import TokenSample, Trajectory
 from dagrpo.rollout.sampling import Sampling
-from dagrpo.trainer.sampling.diversity import require_distinct_seeds, require_no_impossible_group
+from dagrpo.trainer.sampling.usable import require_distinct_seeds, require_no_impossible_group
 
 SAMPLING = Sampling(samples=4, temperature=1.0, top_p=1.0, top_k=-1, max_new_tokens=8, lockstep=True)
 

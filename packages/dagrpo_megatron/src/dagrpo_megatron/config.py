@@ -11,8 +11,7 @@ from typing import Any
 from dagrpo.checkpoints.folder import CONFIG, require_config
 from dagrpo.core.errors import UserError
 from dagrpo.utils.files import read_object
-from dagrpo_megatron.families import family_of
-from dagrpo_megatron.rules import Dimension, Family
+from dagrpo_megatron.families import Dimension, Family, family_of
 
 _REQUIRED = (
     "num_hidden_layers",

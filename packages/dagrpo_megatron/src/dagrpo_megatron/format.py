@@ -12,12 +12,11 @@ from dagrpo.checkpoints.formats import CheckpointFormat
 from dagrpo.checkpoints.source import open_tensors
 from dagrpo.checkpoints.tensors import Tensors
 from dagrpo.core.errors import UserError
-from dagrpo_megatron import arguments, recipe_script
+from dagrpo_megatron import arguments, recipes
 from dagrpo_megatron.config import load_config
 from dagrpo_megatron.layout import layout_of
 from dagrpo_megatron.recipes import recipe_named, recipe_of_itself, recipes_for
-from dagrpo_megatron.tensors import TRACKER, MegatronTensors
-from dagrpo_megatron.weights import planned_weights
+from dagrpo_megatron.weights import TRACKER, MegatronTensors, planned_weights
 
 RECIPE = "recipe"
 
@@ -31,7 +30,7 @@ class Megatron(CheckpointFormat):
         "release/*",
         TRACKER,
         arguments.FILE,
-        recipe_script.FILE,
+        recipes.FILE,
         ".metadata",
         "common.pt",
         "metadata.json",
@@ -61,7 +60,7 @@ class Megatron(CheckpointFormat):
         recipe = recipe_named(options[RECIPE]) if RECIPE in options else recipe_of_itself(config)
         if recipe is None:
             return []
-        return [planned_content(recipe_script.FILE, recipe_script.script(recipe, config).encode(), executable=True)]
+        return [planned_content(recipes.FILE, recipes.script(recipe, config).encode(), executable=True)]
 
     def check(self, *, takes_pictures: bool) -> None:
         """Raise UserError for models that take pictures."""
@@ -75,8 +74,8 @@ class Megatron(CheckpointFormat):
 
 def _recipes(folder: Path) -> list[tuple[str, str]]:
     """Return the script in a folder, or how to get one if several recipes fit the model's sizes."""
-    if (folder / recipe_script.FILE).is_file():
-        return [("Megatron-LM's GRPO", f"bash {folder / recipe_script.FILE}")]
+    if (folder / recipes.FILE).is_file():
+        return [("Megatron-LM's GRPO", f"bash {folder / recipes.FILE}")]
     names = [recipe.name for recipe in recipes_for(load_config(folder))]
     return [("Megatron-LM's GRPO", f"--option recipe={' or '.join(names)}")] if names else []
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from dagrpo_megatron.config import ModelConfig, Shape
-from dagrpo_megatron.rules import Family, Rule
+from dagrpo_megatron.families import Family, Rule
 
 LAYERS = "decoder.layers."
 Sizes = tuple[int, ...]

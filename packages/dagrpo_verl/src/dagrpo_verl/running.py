@@ -2,17 +2,20 @@
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
 from transformers import AutoConfig
 
 from dagrpo.checkpoints.convert import HUGGINGFACE
+from dagrpo.checkpoints.lora_layers import NAME, PREFIX, low_rank_update
 from dagrpo.checkpoints.source import open_as
 from dagrpo.checkpoints.tensors import Tensors
 from dagrpo.core.errors import TransientError, UserError
+from dagrpo.engine.sglang.digests import LONGER
 from dagrpo.models.pictures import takes_pictures
 from dagrpo.trainer.backend_files import Metrics, Program, write_job
 from dagrpo.trainer.config.lora import Lora, untrained_tower
@@ -35,7 +38,6 @@ from dagrpo.utils.console import say
 from dagrpo.utils.files import remove
 from dagrpo.utils.tables import read_parquet, write_parquet
 from dagrpo_verl import attempt_process, composition
-from dagrpo_verl.adapter import MergedAdapter
 from dagrpo_verl.cluster import Cluster, access, ray_over
 from dagrpo_verl.draws import DRAWS, Comparison
 from dagrpo_verl.mapping import Files, configuration, has_several_turns, require_no_adapted_experts
@@ -56,6 +58,7 @@ SAME = {
     "actor/grad_norm": "policy/grad_norm",
     "actor/lr": "policy/learning_rate",
 }
+BASE = "base_layer."  # in the names that PEFT gives to the weights of adapted layers
 LENGTHS = {  # verl's count the results of tools and the words of users, too
     "response_length/mean": "rollout/length_mean",
     "response_length/max": "rollout/length_max",
@@ -241,3 +244,37 @@ def _require_same_processes(checkpoints: Path, finished: int, processes: int) ->
                 f"verl has saved the state of step {finished} with {before} processes, and resumes with as many alone, not with "
                 f"{processes}: let runtime.nodes x runtime.training.processes be {before}."
             )
+
+
+class MergedAdapter:
+    """Tensors under the names of the model without an adapter, each weight with its update added in float32.
+
+    verl saves PEFT's own names: `base_model.model.<layer>.base_layer.weight` beside `<layer>.lora_A.default.weight`.
+    """
+
+    def __init__(self, tensors: Tensors, scale: float, names: Collection[str]) -> None:
+        """Wrap the tensors of a checkpoint. `scale`: alpha / rank; `names`: of the model, which PEFT saves as transformers has them."""
+        self._tensors = tensors
+        self._scale = scale
+        self._saved = {
+            _published(name.removeprefix(PREFIX).replace(f".{BASE}", "."), names): name
+            for name in tensors.specs
+            if ".lora_" not in name
+        }
+        self.specs = {name: tensors.specs[saved] for name, saved in self._saved.items()}
+
+    def read(self, name: str) -> Tensor:
+        """Return a tensor, in its saved dtype."""
+        saved = self._saved[name]
+        tensor, layer = self._tensors.read(saved), saved.removesuffix(f"{BASE}weight")
+        down, up = (f"{layer}lora_{matrix}.{NAME}.weight" for matrix in "AB")
+        if layer == saved or down not in self._tensors.specs:
+            return tensor
+        update = low_rank_update(self._tensors.read(up), self._tensors.read(down), self._scale)
+        return (tensor.float() + update).to(tensor.dtype)
+
+
+def _published(name: str, names: Collection[str]) -> str:
+    """Return a name as checkpoints of Qwen2.5-VL have it, unless it is among `names`."""
+    parts = next(((short, long) for short, long in LONGER if name not in names and name.startswith(long)), ("", ""))
+    return parts[0] + name.removeprefix(parts[1])

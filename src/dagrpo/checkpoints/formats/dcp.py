@@ -144,7 +144,9 @@ def _read_metadata(folder: Path, reader: HuggingFaceStorageReader) -> Metadata:
     try:
         return reader.read_metadata()
     except Exception:  # noqa: BLE001  the border to files of others: torch takes whatever they say of their chunks
-        raise UserError(f"{folder} does not say where its tensors belong: copy or make that checkpoint again.") from None
+        raise UserError(
+            f"{folder} does not say where its tensors belong: copy or make that checkpoint again."
+        ) from None
 
 
 def _whole_specs(folder: Path, metadata: Metadata) -> Iterator[tuple[str, TensorSpec]]:

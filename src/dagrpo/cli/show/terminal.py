@@ -10,7 +10,7 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
-from dagrpo.checkpoints.token_text import Decode, decoder_of
+from dagrpo.checkpoints.tokenizers import Decode, decoder_of
 from dagrpo.cli.show.attempts import Chosen
 from dagrpo.cli.show.place import Place, tokenizer_file
 from dagrpo.core.escape import one_line, visible

@@ -207,7 +207,7 @@ def _wanted_of_hub(params: Params) -> Iterator["Wanted"]:
 
 
 def _of_model(section: "Model | Teacher", key: str) -> "Wanted":
-    from dagrpo.models.hub_request import wanted_model
+    from dagrpo.models.config import wanted_model
 
     return wanted_model(str(section.repository), str(section.revision), key)
 

@@ -6,14 +6,14 @@ from dagrpo.trainer.config.runtime import Runtime
 
 def work(job: Job) -> None:
     """Write the checkpoint that training starts from."""
-    from dagrpo.checkpoints import facts
+    from dagrpo.checkpoints.compare import summary_lines
     from dagrpo.checkpoints.config import Checkpoint
     from dagrpo.checkpoints.convert import convert
     from dagrpo.utils import console
 
     source, folder = job.input("source").parent, job.output("manifest").parent
     manifest = convert(source, folder, job.section(Checkpoint, "checkpoint"))
-    console.summary(f"convert: {source} to {manifest.format}", facts.lines(folder, manifest))
+    console.summary(f"convert: {source} to {manifest.format}", summary_lines(folder, manifest))
 
 
 def needs(runtime: Runtime) -> Needs:

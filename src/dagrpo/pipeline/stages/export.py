@@ -6,14 +6,14 @@ from dagrpo.trainer.config.runtime import Runtime
 
 def work(job: Job) -> None:
     """Write the trained policy in the layout that other programs load."""
-    from dagrpo.checkpoints import facts
+    from dagrpo.checkpoints.compare import summary_lines
     from dagrpo.checkpoints.config import Checkpoint
     from dagrpo.checkpoints.convert import export
     from dagrpo.utils import console
 
     policy, folder = job.input("policy").parent, job.output("manifest").parent
     manifest = export(policy, folder, job.section(Checkpoint, "checkpoint"))
-    console.summary(f"export: {policy} to {manifest.format}", facts.lines(folder, manifest))
+    console.summary(f"export: {policy} to {manifest.format}", summary_lines(folder, manifest))
 
 
 def needs(runtime: Runtime) -> Needs:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 def work(job: Job) -> None:
     """Make models/<experiment>/<name>/ from the source that the parameters name."""
-    from dagrpo.checkpoints import facts
+    from dagrpo.checkpoints.compare import summary_lines
     from dagrpo.models.config import Model
     from dagrpo.models.make import make_model
     from dagrpo.utils import console
@@ -21,7 +21,7 @@ def work(job: Job) -> None:
     params = job.section(Model, "model")
     folder = job.output("manifest").parent
     manifest = make_model(folder, params)
-    console.summary(f"model: {params.name} from {params.source}", facts.lines(folder, manifest))
+    console.summary(f"model: {params.name} from {params.source}", summary_lines(folder, manifest))
 
 
 def raw(params: "Params", wildcards: Wildcards) -> list[str]:

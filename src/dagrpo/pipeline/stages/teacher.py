@@ -16,7 +16,7 @@ OWN_KEYS = ("source", "folder", "repository", "revision", "dtype")  # what the t
 def work(job: Job) -> None:
     """Fetch or link the teacher, and refuse one with another vocabulary; without a teacher, write a folder that records so."""
     from dagrpo.algorithms.teacher_config import Teacher
-    from dagrpo.models.teacher import make_teacher
+    from dagrpo.models.make import make_teacher
     from dagrpo.utils.console import summary
 
     params = job.section(Teacher, "algorithm.teacher")

@@ -30,11 +30,10 @@ from dagrpo.rollout.schedule import attempts_at, groups_of, in_lockstep
 from dagrpo.trainer.batches.rollouts import Rollouts
 from dagrpo.trainer.clock import Clock
 from dagrpo.trainer.config.training import Training
-from dagrpo.trainer.sampling import diversity
 from dagrpo.trainer.sampling.dynamic_sampling import FullBatch, figures, prompts_to_draw, used_groups
 from dagrpo.trainer.sampling.prompt_sampler import PromptSampler, SampledPrompt
 from dagrpo.trainer.sampling.teacher import Teacher
-from dagrpo.trainer.sampling.usable import require_usable
+from dagrpo.trainer.sampling.usable import require_independent, require_usable
 from dagrpo.trainer.state.refused_tables import keeping_attempts
 
 
@@ -224,7 +223,7 @@ class StepSampler:
         """Raise UserError, which names a table of the attempts, if the step's samples cannot be learned from."""
         with keeping_attempts(self._state, step + 1, so_far):
             require_usable(so_far, self._max_excluded, step + 1)
-            diversity.require_independent(so_far, self._sampling, self._training, step + 1)
+            require_independent(so_far, self._sampling, self._training, step + 1)
 
     def _graded(self, step: int, trajectories: Sequence[Trajectory]) -> list[GradedTrajectory]:
         started = time.perf_counter()

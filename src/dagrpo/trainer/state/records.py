@@ -16,7 +16,7 @@ from dagrpo.rollout.attempts_file import write_attempts
 from dagrpo.trainer.run import step_file
 from dagrpo.trainer.state.digest_table import FILE as DIGESTS
 from dagrpo.trainer.state.digest_table import StepDigests, digest_table
-from dagrpo.trainer.state.integrity import THREADS, require_whole_file, require_whole_size
+from dagrpo.trainer.state.states import THREADS, require_whole_file, require_whole_size
 from dagrpo.utils.checksummed_json import Damaged, read_checksummed, write_checksummed
 from dagrpo.utils.files import atomic_folder, share, write_json
 from dagrpo.utils.manifest import entry_of

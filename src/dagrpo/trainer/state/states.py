@@ -16,24 +16,26 @@ import itertools
 import logging
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from dagrpo.core.errors import UserError
-from dagrpo.trainer.state.integrity import require_whole
 from dagrpo.utils.checksummed_json import Damaged, read_checksummed
 from dagrpo.utils.console import say
 from dagrpo.utils.files import remove
 from dagrpo.utils.locks import exclusive_access
+from dagrpo.utils.manifest import FileEntry, fault_of, fault_of_size
 
 DESCRIPTION = "state.json"
 _NAME = re.compile(r"step_([0-9]{5,})")
 _SET_ASIDE = "damaged_"
 READ = (".safetensors", ".parquet")  # suffixes of the files that a run finds in a state by listing its folder
 _UNFINISHED = ".part"  # of a folder that is being written (see `atomic_folder`) or removed
+THREADS = 4  # hashing waits for the disk, and leaves Python free
 Recorded = Callable[[int], None]
 logger = logging.getLogger(__name__)
 
@@ -171,3 +173,31 @@ def _saved(root: Path, at_most: int) -> list[SavedState]:
     found = (at(root, int(match[1])) for match in names.values() if match)
     ours = [saved for saved in found if saved.folder.name in names and 0 < saved.step <= at_most]
     return sorted({saved.step: saved for saved in ours}.values(), key=lambda saved: saved.step)
+
+
+def require_whole(folder: Path, entries: Mapping[str, Any], suffixes: Collection[str]) -> None:
+    """Check that the files below a folder with these suffixes are those listed, with unchanged bytes.
+
+    `entries`: per name, the fields of a FileEntry. Raises Damaged, which names the first one that is missing, truncated, changed
+    or not listed.
+    """
+    for path in sorted(folder.rglob("*")):
+        if path.suffix in suffixes and str(path.relative_to(folder)) not in entries:
+            raise Damaged(path, "does not belong there")
+    with ThreadPoolExecutor(THREADS) as threads:
+        list(threads.map(require_whole_file, map(folder.joinpath, entries), entries.values()))
+
+
+def require_whole_file(path: Path, entry: Mapping[str, Any]) -> None:
+    """Check one file. Raises Damaged if it is missing, truncated or changed."""
+    _require(fault_of, path, entry)
+
+
+def require_whole_size(path: Path, entry: Mapping[str, Any]) -> None:
+    """Check one file without reading it. Raises Damaged if it is missing, or of another length."""
+    _require(fault_of_size, path, entry)
+
+
+def _require(fault: Callable[[Path, FileEntry], str | None], path: Path, entry: Mapping[str, Any]) -> None:
+    if found := fault(path, FileEntry(**entry)):
+        raise Damaged(path, found)
