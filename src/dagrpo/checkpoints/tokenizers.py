@@ -1,6 +1,6 @@
-"""Tokenizer of a model folder: without torch if possible, and without transformers where tokens are only decoded.
+"""Tokenizer of a model folder, and a decoder of its tokens.
 
-Importing torch costs seconds and half a gigabyte.
+Without torch if possible: importing it costs seconds and half a gigabyte. The decoder needs no transformers either.
 """
 
 from collections.abc import Callable, Sequence

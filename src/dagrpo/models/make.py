@@ -1,4 +1,4 @@
-"""Build a model folder and its manifest: the policy from section `model`, the teacher from section `algorithm.teacher`."""
+"""Build the policy's and the teacher's folder from their sections."""
 
 from dataclasses import asdict
 from pathlib import Path

@@ -1,4 +1,7 @@
-"""Weights of a `torch_dist` checkpoint: planned from the Hugging Face layout, and read under its names, one at a time."""
+"""Weights of a `torch_dist` checkpoint, written and read.
+
+They come in the Hugging Face layout, and are read under its names, one at a time.
+"""
 
 from collections.abc import Iterator
 from functools import partial
