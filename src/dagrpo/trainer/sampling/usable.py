@@ -1,6 +1,7 @@
 """Check of a step's trajectories before anything is learned from them.
 
-They are usable, the samples of a prompt are independent, and tools are called. A group learns from the differences between its samples: with one seed for all of them it learns nothing, and no other check notices.
+They are usable, the samples of a prompt are independent, and tools are called. A group learns from the differences between its
+samples: with one seed for all of them it learns nothing, and no other check notices.
 """
 
 import math
