@@ -19,7 +19,7 @@ FILES = ("card.json", "dropped.parquet", "passages.parquet", "test.parquet", "tr
 def read_split(folder: Path, split: str) -> list[Row]:
     """The problems of a prepared split."""
     path = folder / f"{split}.parquet"
-    return from_table(read_parquet(path), path)
+    return from_table(read_parquet(path))
 
 
 def read_dropped(folder: Path) -> list[dict[str, Any]]:

@@ -10,8 +10,7 @@ import pytest
 from dagrpo.data import datasets as data_sets
 from dagrpo.data.config import Data
 from dagrpo.data.prepare import prepare
-from dagrpo.data.schema import SCHEMA, from_table
-from dagrpo.data.source import Source
+from dagrpo.data.schema import from_table
 from dagrpo.data.task import TASKS, get_task
 from dagrpo.models.folder import save_tokenizer
 from dagrpo.models.tokenizer import character_tokenizer
@@ -45,7 +44,7 @@ def test_the_example_is_a_whole_task(tmp_path: Path) -> None:
     save_tokenizer(tmp_path / "model", character_tokenizer(512))
     folder = tmp_path / "data/capitals"
     prepare("capitals", folder, Data(mirror=str(tmp_path)), model=tmp_path / "model", evaluate=["capitals"])
-    train = from_table(read_parquet(folder / "train.parquet"), folder / "train.parquet")
+    train = from_table(read_parquet(folder / "train.parquet"))
     assert [(example.question, example.ground_truth) for example in train] == [
         ("What is the capital of France?", '["Paris"]'),
         ("What is the capital of Italy?", '["Rome"]'),
@@ -55,36 +54,8 @@ def test_the_example_is_a_whole_task(tmp_path: Path) -> None:
     }
 
 
-def test_the_example_is_under_sixty_lines() -> None:
-    assert len(_block("python").splitlines()) < 60
-
-
 def test_the_table_has_every_task_with_its_verifier() -> None:
     table = DOCUMENT.partition("## Where rows come from")[0]
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines() if line.startswith("| `")]
     listed = {name: row[4] for row in rows for name in re.findall(r"`(\w+)`", row[0])}
     assert listed == {name: get_task(name).verifier for name in TASKS.own_names()}
-
-
-def test_the_table_names_the_tools_and_says_which_are_oracles() -> None:
-    for line in DOCUMENT.splitlines():
-        for name in re.findall(r"^\| `(\w+)`", line):
-            if name in TASKS.own_names():
-                task = get_task(name)
-                assert all(f"`{tool}`" in line for tool in task.tools)
-                assert ("(oracle)" in line) == task.oracle
-
-
-def test_every_column_of_a_row_is_explained() -> None:
-    explained = DOCUMENT.partition("## What a row of")[2].partition("## Adding a task")[0]
-    names = set(SCHEMA.names) | {f"extra_info.{field.name}" for field in SCHEMA.field("extra_info").type}
-    names |= {f"reward_model.{field.name}" for field in SCHEMA.field("reward_model").type}
-    assert {name for name in names - {"extra_info", "reward_model"} if f"`{name}`" not in explained} == set()
-
-
-def test_every_mirror_file_is_listed() -> None:
-    listed = DOCUMENT.partition("## Where rows come from")[2]
-    modules = [module for name, module in sys.modules.items() if name.startswith(f"{data_sets.__name__}.")]
-    sources = [value for module in modules for value in vars(module).values() if isinstance(value, Source)]
-    assert len(sources) == len({id(each) for each in sources}) == 21
-    assert {name for source in sources for name in source.mirror_files.values() if f"`{name}`" not in listed} == set()

@@ -19,45 +19,15 @@ import pytest
 from PIL import Image
 
 from dagrpo.data import raw_files
-from dagrpo.data.datasets import (
-    aime,
-    bigmath,
-    countdown,
-    dapo,
-    deepscaler,
-    geo3k,
-    gpqa,
-    gsm8k,
-    hh_rlhf,
-    ifeval,
-    math,
-    mmlu_pro,
-    nq_hotpotqa,
-    openmath,
-)
+from dagrpo.data.datasets import aime, dapo, geo3k, gsm8k, math, openmath
 from dagrpo.data.source import Source
+from dagrpo.data.task import TASKS, get_task
 
 if TYPE_CHECKING:
     from tests.data.conftest import ServeHub
 
-SOURCES = (
-    aime.AIME_2024,
-    aime.AIME_2025,
-    bigmath.SOURCE,
-    countdown.SOURCE,
-    dapo.SOURCE,
-    deepscaler.SOURCE,
-    geo3k.SOURCE,
-    gpqa.SOURCE,
-    gsm8k.SOURCE,
-    hh_rlhf.SOURCE,
-    ifeval.SOURCE,
-    math.MATH,
-    math.MATH_500,
-    mmlu_pro.SOURCE,
-    nq_hotpotqa.SOURCE,
-    openmath.SOURCE,
-)
+FOUND = [task.source for task in map(get_task, TASKS.own_names()) if task.source is not None]
+SOURCES = {source.repository: source for source in FOUND if source.revision}
 GSM8K_CARD = b"""---
 configs:
 - config_name: main
@@ -107,7 +77,7 @@ def _gsm8k_rows(prefix: str) -> list[dict[str, object]]:
     return [{"question": f"{prefix} {i}", "answer": f"#### {i}"} for i in range(4)]
 
 
-@pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.repository)
+@pytest.mark.parametrize("source", SOURCES.values(), ids=list(SOURCES))
 def test_every_source_is_pinned_to_a_full_commit(source: Source) -> None:
     assert len(source.revision) == 40
     assert set(source.revision) <= set("0123456789abcdef")

@@ -59,11 +59,6 @@ def test_a_palette_with_a_see_through_colour_becomes_white_there() -> None:
     assert [picture.getpixel((x, 0)) for x in range(2)] == [(255, 255, 255), (255, 0, 0)]
 
 
-def test_an_rgb_picture_with_a_see_through_colour_is_not_kept() -> None:
-    content = _file(Image.new("RGB", (1, 1), "black"), "PNG", transparency=(0, 0, 0))
-    assert _open(rgb_file(content)).getpixel((0, 0)) == (255, 255, 255)
-
-
 def test_a_turned_picture_is_made_upright_and_carries_no_more_exif() -> None:
     exif = Image.Exif()
     exif[ORIENTATION] = 6  # to be turned a quarter clockwise
@@ -113,20 +108,7 @@ def test_more_than_8_bits_per_channel_is_refused(colour: int, channels: int, mod
 PICTURE = _file(Image.linear_gradient("L").resize((16, 16)).convert("RGBA"), "PNG")
 
 
-@given(st.integers(0, len(PICTURE) - 1), st.integers(0, 255))
-def test_a_damaged_file_is_a_picture_or_a_value_error(position: int, byte: int) -> None:
-    damaged = PICTURE[:position] + bytes([byte]) + PICTURE[position + 1 :]
-    for content in (damaged, PICTURE[:position]):
-        with suppress(ValueError):
-            assert _open(rgb_file(content)).mode == "RGB"
-
-
 POSTSCRIPT = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\n{} loop\n"
-
-
-@pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP", "GIF", "BMP"])
-def test_the_named_raster_formats_are_read(kind: str) -> None:
-    assert _open(rgb_file(_file(Image.new("RGB", (2, 2), "red"), kind))).mode == "RGB"
 
 
 @pytest.mark.parametrize("kind", ["TIFF", "ICO", "PPM", "PDF", "EPS", "TGA", "JPEG2000"])

@@ -20,12 +20,14 @@ from tests.data.preparing import FILES, dapo_mirror, gsm8k_mirror, limited, read
 from dagrpo.core.errors import UserError
 from dagrpo.data import prepare as prepare_module
 from dagrpo.data.config import Data
+from dagrpo.data.datasets import arithmetic
 from dagrpo.data.filters import sieve as gates
-from dagrpo.data.prepare import prepare, require_tools_of_task, sift
-from dagrpo.data.task import get_task
+from dagrpo.data.prepare import SCHEMA, passages_table, prepare, require_tools_of_task, sift
+from dagrpo.data.task import TaskRows, get_task
 from dagrpo.models.config import Fresh, Model, Vision
 from dagrpo.models.make import make_model
-from dagrpo.utils.files import sha256_of
+from dagrpo.tools.retrieval import Passage
+from dagrpo.utils.files import read_json, sha256_of
 from dagrpo.utils.tables import read_parquet, write_parquet
 
 SMALL = Data(arithmetic={"train": 40, "test": 10})
@@ -56,16 +58,6 @@ def test_the_folder_holds_the_files_and_the_card_counts_the_rows(model: Path, tm
     assert read_dropped(folder) == []
 
 
-def test_prompt_tokens_are_written_and_described(model: Path, tmp_path: Path) -> None:
-    card = prepare("arithmetic", tmp_path / "a", SMALL, model=model, evaluate=["arithmetic"])
-    train = read_split(tmp_path / "a", "train")
-    assert [e.prompt_tokens for e in train] == [len(e.question) + 3 for e in train]
-    lengths = card.prompt_tokens.splits["train"]
-    assert lengths is not None
-    assert (lengths.min, lengths.max) == (min(e.prompt_tokens for e in train), max(e.prompt_tokens for e in train))
-    assert not card.prompt_tokens.images_counted
-
-
 def test_the_same_input_gives_the_same_bytes(model: Path, tmp_path: Path) -> None:
     mirror = gsm8k_mirror(
         dapo_mirror(tmp_path / "mirror", [(f"{LONG} {i % 40}", str(i // 80)) for i in range(90)]), [LONG, "b"]
@@ -76,10 +68,10 @@ def test_the_same_input_gives_the_same_bytes(model: Path, tmp_path: Path) -> Non
     assert read_dropped(tmp_path / "one")
 
 
-@pytest.mark.parametrize("rows", [64, 128, 256])
 def test_row_groups_of_prepared_tables_have_a_size_of_their_own(
-    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    rows = 128
     params = limited(gsm8k_mirror(tmp_path / "mirror", [f"What is {n}?" for n in range(rows)]))
     prepare("gsm8k", tmp_path / "whole", params, model=model, evaluate=["gsm8k"])
     table = read_parquet(tmp_path / "whole/train.parquet")
@@ -310,27 +302,6 @@ def test_pass_rates_of_other_problems_are_an_error_for_the_task_that_is_trained_
 # Faults
 
 
-def test_an_unreadable_answer_of_a_file_is_refused_or_dropped(model: Path, tmp_path: Path) -> None:
-    mirror = dapo_mirror(tmp_path / "mirror", [("a", "1"), ("b", "1"), ("c", r"\frac{1}{")])
-    with pytest.raises(
-        ValueError, match=r"^task dapo, train row 2, field `ground_truth` is .*unreadable_answers to drop"
-    ):
-        prepare("dapo", tmp_path / "dapo", limited(mirror, held_out=1), model=model, evaluate=["dapo"])
-    assert not (tmp_path / "dapo").exists()
-    params = limited(mirror, held_out=1, unreadable_answers="drop")
-    prepare("dapo", tmp_path / "dapo", params, model=model, evaluate=["dapo"])
-    assert [(row["index"], row["reason"]) for row in read_dropped(tmp_path / "dapo")] == [(2, "unreadable answer")]
-
-
-def test_a_row_without_hashes_names_the_file_and_the_row_and_leaves_nothing(model: Path, tmp_path: Path) -> None:
-    mirror = gsm8k_mirror(tmp_path / "mirror", ["1 + 1"])
-    with (mirror / "gsm8k/train.jsonl").open("a") as file:
-        file.write('{"question": "1 + 2", "answer": "It is 3"}\n')
-    with pytest.raises(ValueError, match=r"gsm8k/train\.jsonl, row 2, field `answer` has no `####`"):
-        prepare("gsm8k", tmp_path / "data/gsm8k", limited(mirror), model=model, evaluate=["gsm8k"])
-    assert not (tmp_path / "data").exists()
-
-
 def test_a_failure_leaves_what_was_there_before(model: Path, tmp_path: Path) -> None:
     mirror, folder = gsm8k_mirror(tmp_path / "mirror", ["1 + 1"]), tmp_path / "gsm8k"
     prepare("gsm8k", folder, limited(mirror), model=model, evaluate=["gsm8k"])
@@ -339,17 +310,6 @@ def test_a_failure_leaves_what_was_there_before(model: Path, tmp_path: Path) -> 
     with pytest.raises(ValueError, match=r"gsm8k/test\.jsonl is missing"):
         prepare("gsm8k", folder, limited(mirror), model=model, evaluate=["gsm8k"])
     assert [sha256_of(folder / f) for f in FILES] == before
-
-
-def test_an_incomplete_copy_of_gsm8k_is_refused(model: Path, tmp_path: Path) -> None:
-    mirror = gsm8k_mirror(tmp_path / "mirror", ["1 + 1"])
-    with pytest.raises(ValueError, match=r"train\.jsonl holds 1 rows, but the train split of openai/gsm8k has 7,473"):
-        prepare("gsm8k", tmp_path / "gsm8k", Data(mirror=str(mirror)), model=model, evaluate=["gsm8k"])
-
-
-def test_an_evaluated_task_that_does_not_exist_is_an_error(model: Path, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"`gsm9k` is not a task: the nearest known one is `gsm8k`"):
-        prepare("arithmetic", tmp_path / "a", SMALL, model=model, evaluate=["gsm9k"])
 
 
 @pytest.mark.parametrize(
@@ -392,9 +352,24 @@ def test_pictures_that_make_every_prompt_too_long_can_be_made_smaller(tmp_path: 
             r"train row 0, field `interaction` is 'gsm8k_feedback', and the Task has ''",
         ),
         ({"tools": ("calculator",)}, r"train row 0, field `tools` is \['calculator'\], and the Task has \[\]"),
+        *(
+            (
+                {"demonstration": [{"role": role, "content": "x"} for role in roles.split()]},
+                "train row 0, field `demonstration` has",
+            )
+            for roles in (
+                "assistant tool",
+                "tool assistant",
+                "assistant assistant",
+                "user",
+                "assistant system assistant",
+            )
+        ),
     ],
 )
-def test_a_row_whose_tools_or_user_are_not_those_of_its_task_is_refused(changed: dict[str, Any], fault: str) -> None:
+def test_a_row_that_does_not_fit_its_task_or_is_demonstrated_in_other_turns_is_refused(
+    changed: dict[str, Any], fault: str
+) -> None:
     task = get_task("arithmetic")
     rows = task.load(Data())
     require_tools_of_task(task, rows)
@@ -404,3 +379,25 @@ def test_a_row_whose_tools_or_user_are_not_those_of_its_task_is_refused(changed:
         require_tools_of_task(task, replace(rows, splits=splits))
     with pytest.raises(UserError, match="give both the same"):
         require_tools_of_task(replace(task, tools=("calculator",), interaction="gsm8k_feedback"), rows)
+
+
+FEW = Data(arithmetic={"train": 8, "test": 2})
+PASSAGES = (Passage(title="Lima", text="Capital of Peru."), Passage(title="Łódź", text="A city of Poland."))
+
+
+def test_a_task_without_passages_has_an_empty_table(tmp_path: Path) -> None:
+    card = prepare("arithmetic", tmp_path / "out", FEW, model=character_model(tmp_path / "model"), evaluate=[])
+    table = read_parquet(tmp_path / "out/passages.parquet")
+    assert (table.num_rows, table.schema.equals(SCHEMA), card.passages) == (0, True, 0)
+    assert ("passages", "0") not in card.summary()
+
+
+def test_passages_are_written_in_their_order_and_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def load(params: Data) -> TaskRows:
+        return replace(arithmetic.load(params), passages=PASSAGES)
+
+    monkeypatch.setattr(arithmetic, "TASKS", (replace(arithmetic.TASKS[0], load=load),))
+    card = prepare("arithmetic", tmp_path / "out", FEW, model=character_model(tmp_path / "model"), evaluate=[])
+    assert read_parquet(tmp_path / "out/passages.parquet").equals(passages_table(PASSAGES))
+    assert read_json(tmp_path / "out/card.json")["passages"] == 2
+    assert ("passages", "2") in card.summary()

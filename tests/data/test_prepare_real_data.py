@@ -12,7 +12,7 @@ from tests.data.preparing import read_dropped, read_split
 from dagrpo.checkpoints.tokenizers import load_tokenizer
 from dagrpo.data.card import Card
 from dagrpo.data.config import Data
-from dagrpo.data.filters.tokenizer import TokenCounter, rendered
+from dagrpo.data.filters.tokenizer import count_tokens, rendered
 from dagrpo.data.prepare import prepare
 from dagrpo.data.schema import SCHEMA
 from dagrpo.data.task import get_task
@@ -122,4 +122,4 @@ def test_a_task_declares_the_mean_tokens_of_its_prompts(name: str, data_folder: 
     task, tokenizer = get_task(name), load_tokenizer(qwen3_model(data_folder, tmp_path / "qwen3"))
     splits = task.load(Data(mirror=str(data_folder))).splits
     texts = [rendered(tokenizer, row) for row in splits["train"] or splits["test"]]
-    assert task.prompt_tokens == round(mean(TokenCounter(tokenizer).count(texts)))
+    assert task.prompt_tokens == round(mean(count_tokens(tokenizer, texts)))

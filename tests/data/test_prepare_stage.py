@@ -97,26 +97,6 @@ def test_bad_raw_data_ends_the_stage_with_one_sentence(
     assert not Path("data").exists()
 
 
-def test_an_unknown_task_ends_the_stage_with_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        _run("aime_2023", {})
-    assert "prepare: `aime_2023` is not a task: the nearest known one is `aime_202" in capsys.readouterr().err
-
-
-def test_a_chat_template_that_refuses_the_prompt_ends_the_stage_with_one_sentence(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    folder = Path("mirror/gsm8k")
-    folder.mkdir(parents=True)
-    for split in ("train", "test"):
-        (folder / f"{split}.jsonl").write_text(GOOD.replace("1 + 1", split))
-    with pytest.raises(SystemExit):
-        _run("gsm8k_tool", {"mirror": "mirror", "max_train": 5, "max_test": 5})
-    error = capsys.readouterr().err
-    assert "refuses the prompt of task gsm8k_tool, train row 0" in error
-    assert len(error.strip().splitlines()) == 2
-
-
 def test_a_prompt_that_training_would_refuse_is_refused_with_the_longest_row(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

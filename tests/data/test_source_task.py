@@ -1,5 +1,7 @@
 """Tasks made of a data set's rows: splits in several files, what a task adds to each row, what is not read."""
 
+import subprocess
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -14,7 +16,10 @@ from dagrpo.data.datasets import aime, dapo
 from dagrpo.data.raw_row import RawRow
 from dagrpo.data.source import Place, RawFile, Source
 from dagrpo.data.source_task import sourced_task
-from dagrpo.data.task import Task, _called, chat
+from dagrpo.data.task import TASKS, Task, _called, chat, get_task
+from dagrpo.rewards.verifiers import VERIFIERS
+from dagrpo.tools import TOOLS
+from dagrpo.tools.simulated_users import INTERACTIONS
 from dagrpo.utils.files import sha256_of
 
 
@@ -72,13 +77,6 @@ def test_the_rows_of_several_files_are_one_split(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("two_files")
-def test_every_row_gets_what_the_task_says_of_all() -> None:
-    for task_row in _task(_source()).load(Data()).splits["train"]:
-        assert (task_row.task, task_row.split, task_row.data_source) == ("sums", "train", "someone/sums")
-        assert (task_row.verifier, task_row.tools, task_row.interaction) == ("math", ("calculator",), "answer_form")
-
-
-@pytest.mark.usefixtures("two_files")
 def test_a_fault_in_a_later_file_names_that_file_and_its_own_row_number() -> None:
     def refuse(row: RawRow) -> Row:
         if row.text("question") == "two.jsonl 1":
@@ -123,10 +121,6 @@ def test_the_test_split_alone_is_read_however_large_the_others_are(
     assert not alone.held_out
 
 
-def test_a_task_whose_test_problems_are_held_out_of_train_is_read_whole() -> None:
-    assert _task(_source()).load_tests is None
-
-
 def _place_of(folder: Path, rows: Mapping[str, int]) -> Place:
     files = {}
     for split, count in rows.items():
@@ -149,3 +143,36 @@ def test_dapo_and_aime_have_the_names_that_verls_own_reward_accepts() -> None:
 def test_a_row_has_the_name_that_verl_knows_where_the_source_has_one() -> None:
     row = _task(replace(_source(), scored_as="math_dapo")).load(Data()).splits["train"][0]
     assert row.data_source == "math_dapo"
+
+
+HEAVY = ("torch", "datasets", "transformers", "PIL", "reasoning_gym", "huggingface_hub", "sympy", "math_verify")
+
+
+def test_every_task_names_a_verifier_tools_and_a_user_that_exist() -> None:
+    for task in map(get_task, TASKS.own_names()):
+        assert task.verifier in VERIFIERS.own_names()
+        assert set(task.tools) <= set(TOOLS.own_names())
+        assert task.interaction in {"", *INTERACTIONS.own_names()}
+
+
+def test_a_tool_or_a_user_that_knows_the_answer_is_an_oracle() -> None:
+    assert {name for name in TASKS.own_names() if get_task(name).oracle} == {
+        "gsm8k_tool",
+        "gsm8k_feedback",
+        "geo3k_tool",
+    }
+
+
+def test_an_unknown_task_is_an_error_that_gives_the_nearest_known_one() -> None:
+    with pytest.raises(
+        ValueError, match=r"`gsm8` is not a task: the nearest known one is `gsm8k`; correct experiment\.train"
+    ):
+        get_task("gsm8")
+    with pytest.raises(ValueError, match=r"the known ones are aime_2024, aime_2024_tool, .*, worlds; correct"):
+        get_task("zzz")
+
+
+def test_importing_the_registry_imports_nothing_heavy() -> None:
+    program = f"import sys, dagrpo.data.task; print([name for name in {HEAVY} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -79,7 +79,7 @@ def test_the_rated_split_is_the_split_with_one_more_thing_known(
         agent_folder=tmp_path / "agent",
     )
     rate(attempts, REWARD, tmp_path / "rated.parquet", tmp_path / "difficulty.parquet")
-    rated = from_table(read_parquet(tmp_path / "rated.parquet"), tmp_path / "rated.parquet")
+    rated = from_table(read_parquet(tmp_path / "rated.parquet"))
     assert [task_row.pass_rate for task_row in rated] == [0.5, 0.0, 1.0]
     unrated = read_parquet(split).drop_columns("pass_rate")
     assert read_parquet(tmp_path / "rated.parquet").drop_columns("pass_rate").equals(unrated)

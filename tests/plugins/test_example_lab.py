@@ -89,7 +89,7 @@ def test_the_task_is_prepared_under_the_name_of_its_folder(tmp_path: Path) -> No
     save_tokenizer(tmp_path / "model", character_tokenizer(512))
     folder = tmp_path / "data" / TASK
     card = prepare(TASK, folder, Data(), model=tmp_path / "model", evaluate=[TASK])
-    examples = from_table(read_parquet(folder / "test.parquet"), folder / "test.parquet")
+    examples = from_table(read_parquet(folder / "test.parquet"))
     assert (card.task, card.counts) == (TASK, {"train": 40, "test": 10})
     assert {example.task for example in examples} == {TASK}
 

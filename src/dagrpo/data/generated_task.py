@@ -3,7 +3,7 @@
 import random
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from dagrpo.core.errors import UserError
 from dagrpo.core.types import Row
@@ -53,3 +53,19 @@ def generated(
         levels=levels,
         passages=passages,
     )
+
+
+def call_message(function: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an assistant's message that only calls one function."""
+    call = {"type": "function", "function": {"name": function, "arguments": dict(arguments)}}
+    return {"role": "assistant", "content": "", "tool_calls": [call]}
+
+
+def result_message(text: str) -> dict[str, Any]:
+    """Return a message with a tool's result."""
+    return {"role": "tool", "content": text}
+
+
+def answer_message(text: str) -> dict[str, Any]:
+    """Return an assistant's message without a call."""
+    return {"role": "assistant", "content": text}

@@ -4,6 +4,7 @@ Writes data/<experiment>/<task>/{train,validation,test}.parquet, the dropped row
 in filters/, one file each; this module orders them.
 """
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -98,8 +99,9 @@ def require_model_for(task: Task, model: Path) -> None:
 
 
 def require_tools_of_task(task: Task, task_rows: TaskRows) -> None:
-    """Raise UserError for the first row that has other tools, or another simulated user, than its task."""
+    """Raise UserError for the first row with other tools, or another simulated user, than its task, or a broken demonstration."""
     for row in (row for rows in task_rows.splits.values() for row in rows):
+        _require_turns(task, row)
         for field, own, declared in (
             ("tools", sorted(row.tools), sorted(task.tools)),
             ("interaction", row.interaction, task.interaction),
@@ -109,6 +111,17 @@ def require_tools_of_task(task: Task, task_rows: TaskRows) -> None:
                     f"task {task.name}, {row.split} row {row.index}, field `{field}` is {own!r}, and the Task has {declared!r}, which "
                     f"decides the code that runs and whether a score has an oracle: give both the same `{field}`."
                 )
+
+
+def _require_turns(task: Task, row: Row) -> None:
+    """Check that the policy has a demonstration's first and last message, and an answer between any two. Raises UserError."""
+    roles = [message.get("role") for message in row.demonstration]
+    twice = any(one == other == "assistant" for one, other in itertools.pairwise(roles))
+    if roles and ({roles[0], roles[-1]} != {"assistant"} or twice or not {*roles} <= {"assistant", "tool", "user"}):
+        raise UserError(
+            f"task {task.name}, {row.split} row {row.index}, field `demonstration` has the roles {', '.join(map(str, roles))}: it must "
+            "begin and end with an assistant's message, and have an answer of a tool or user between two of them."
+        )
 
 
 def _require_some_left(task_rows: TaskRows, card: Card) -> None:

@@ -40,7 +40,7 @@ class Rating:
 
 def rate(attempts: SplitAttempts, reward: Reward, rated: Path, pass_rates: Path) -> list[Rating]:
     """Attempt every problem of the split, grade, and write the split with its column pass_rate, and the ratings."""
-    rows = from_table(read_parquet(attempts.split), attempts.split)
+    rows = from_table(read_parquet(attempts.split))
     with opened(attempts) as checkpoint:
         trajectories = attempt_split(attempts, checkpoint)
     ratings = ratings_of(trajectories, len(rows), reward)

@@ -68,7 +68,7 @@ def held_out(
 
     Raises UserError if a prompt is too long, or no problem remains.
     """
-    rows = chosen_rows(from_table(read_parquet(attempts.split), attempts.split), count, learned)
+    rows = chosen_rows(from_table(read_parquet(attempts.split)), count, learned)
     if not rows:
         raise UserError(
             f"{attempts.split} has only problems that are also in the train split, so that training.evaluate_every has nothing "
@@ -97,4 +97,4 @@ def split_of(validation: Path, test: Path) -> Path:
 
 def identities(split: Path) -> set[Identity]:
     """Return the identity of every problem of a split, which does not depend on its typography."""
-    return {identity(row) for row in from_table(read_parquet(split), split)}
+    return {identity(row) for row in from_table(read_parquet(split))}

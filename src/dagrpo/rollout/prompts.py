@@ -29,7 +29,7 @@ class PromptLimit:
 
 def read_split(path: Path) -> list[Row]:
     """Read the rows of a split. Raises UserError if it has none."""
-    rows = from_table(read_parquet(path), path)
+    rows = from_table(read_parquet(path))
     if not rows:
         raise UserError(
             f"{path} has no rows: choose tasks (experiment.train, experiment.evaluate) that have a {path.stem} split."

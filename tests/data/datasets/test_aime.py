@@ -31,12 +31,6 @@ def test_an_answer_that_is_no_integer_from_0_to_999_names_the_file_and_the_row(a
         to_row(_row(answer))
 
 
-def test_the_prompt_asks_for_the_box_that_the_verifier_reads() -> None:
-    (message,) = to_row(_row("25")).prompt
-    assert message["content"].startswith("Find $x$.\n\n")
-    assert message["content"].endswith("in \\boxed{}.")
-
-
 @pytest.mark.parametrize(
     ("name", "first", "padded"),
     [("aime_2024", "204", "25"), ("aime_2025", "70", "149"), ("aime_2024_tool", "204", "25")],
@@ -52,10 +46,3 @@ def test_there_are_thirty_problems_and_nothing_to_train_on(
     assert padded in truths
     assert all(0 <= int(truth) <= 999 and truth == str(int(truth)) for truth in truths)
     assert not problems.held_out
-
-
-def test_only_the_tool_form_offers_a_tool() -> None:
-    assert [get_task(f"aime_{year}{form}").tools for year in (2024, 2025) for form in ("", "_tool")] == [
-        (),
-        ("code_interpreter",),
-    ] * 2

@@ -48,10 +48,6 @@ def test_the_levels_are_equal_as_far_as_they_have_problems(default: TaskRows) ->
     assert test == {"sum_1_digit": 6, "sum_3_terms": 24, "sum_2_digit": 235, "difference_2_digit": 235}
 
 
-def test_the_levels_are_mixed_so_that_a_limit_leaves_some_of_each(default: TaskRows) -> None:
-    assert {e.ability for e in default.splits["test"][:50]} >= {"sum_2_digit", "difference_2_digit", "sum_3_terms"}
-
-
 def test_each_level_looks_as_its_name_says(default: TaskRows) -> None:
     for row in default.splits["train"]:
         kind = KINDS[row.ability]  # type: ignore[index]
@@ -61,14 +57,6 @@ def test_each_level_looks_as_its_name_says(default: TaskRows) -> None:
         assert sum(term < 0 for term in terms) == (1 if kind.operator == "-" else 0)
 
 
-def test_prompts_are_short_and_hold_few_characters(default: TaskRows) -> None:
-    rows = default.splits["train"]
-    assert all(len(e.prompt) == 1 and e.prompt[0] == {"role": "user", "content": e.question} for e in rows)
-    assert max(len(e.question) for e in rows) == len("12+34=?")
-    assert max(len(e.answer) for e in rows) == len("180+18\n#### 198") == 15
-    assert set("".join(e.question + e.answer for e in rows)) == set("0123456789+-=?# \n")
-
-
 @pytest.mark.parametrize(("level", "distinct"), [("sum_1_digit", 55), ("sum_2_digit", 4095)])
 def test_a_level_can_be_used_to_its_last_problem(level: Level, distinct: int) -> None:
     assert KINDS[level].distinct() == distinct
@@ -76,22 +64,11 @@ def test_a_level_can_be_used_to_its_last_problem(level: Level, distinct: int) ->
     assert len({_identity(e) for split in problems.splits.values() for e in split}) == distinct
 
 
-def test_counts_of_distinct_problems_are_those_of_combinatorics() -> None:
-    # multisets of 3 out of 10 digits: C(12, 3); ordered pairs of 90 two-digit numbers: 90 * 90
-    assert KINDS["sum_3_terms"].distinct() == 220
-    assert KINDS["difference_2_digit"].distinct() == 8_100
-
-
 def test_more_problems_than_there_are_is_refused() -> None:
     with pytest.raises(
         ValueError, match=r"asks for 60 problems .* hold only 55 distinct ones: lower train or test, or add a level"
     ):
         _load(50, 10, "sum_1_digit")
-
-
-def test_the_same_seed_gives_the_same_problems_and_another_seed_others() -> None:
-    assert _load(20, 5, "sum_2_digit") == _load(20, 5, "sum_2_digit")
-    assert _load(20, 5, "sum_2_digit") != _load(20, 5, "sum_2_digit", seed=1)
 
 
 def test_the_first_problems_stay_what_they_are() -> None:

@@ -12,8 +12,6 @@ from dagrpo.config.schema import parse
 from dagrpo.core.errors import UserError
 from dagrpo.core.types import Row
 from dagrpo.data.config import Data
-from dagrpo.data.filters.contamination import check_contamination
-from dagrpo.data.filters.sieve import Sieve
 from dagrpo.data.task import TaskRows, get_task
 from dagrpo.rewards.verifiers import get_verifier
 from dagrpo_answers.unit_tests.tests_of_row import CallCase, CodeCase, InputCase, read_tests
@@ -105,17 +103,6 @@ def test_the_forms_of_prime_code_are_scripts_and_functions() -> None:
 def test_a_ground_truth_without_tests_is_refused(truth: str) -> None:
     with pytest.raises(UserError, match="tests"):
         get_verifier("unit_tests").check(truth)
-
-
-def test_a_train_problem_that_repeats_one_of_humaneval_is_found(tmp_path: Path) -> None:
-    test = _humaneval(tmp_path)
-    words = "Please return the sum of two whole numbers that are both given as arguments of this one function, or else."
-    train = [Row(prompt=test.prompt, question=question, answer="", ground_truth="x", index=index) for index, question in
-             enumerate((words, "Write a function to reverse a list of numbers."))]  # fmt: skip
-    sieve = Sieve({"train": train, "test": []})
-    overlaps = check_contamination(sieve, {"humaneval": [test]}, 13, "drop")
-    assert list(overlaps.by_task["humaneval"]) == [0]
-    assert [row.index for row in sieve.splits["train"]] == [1]
 
 
 def test_one_liners_are_distinct_and_their_answers_are_read() -> None:

@@ -17,15 +17,6 @@ def _row(numbers: object, target: object) -> RawRow:
     return RawRow(file="countdown/train.parquet", number=2, fields={"numbers": numbers, "target": target})
 
 
-def test_the_prompt_names_the_numbers_and_the_target() -> None:
-    problem = to_row(_row([44, 19, 35], 98))
-    assert problem.question == (
-        "Write an expression whose value is 98, with each of the numbers 44, 19, 35 exactly once."
-    )
-    assert "<answer></answer>" in problem.prompt[0]["content"]
-    assert problem.ground_truth == '{"numbers": [44, 19, 35], "target": 98}'
-
-
 def test_the_verifier_reads_the_ground_truth() -> None:
     ground_truth = to_row(_row([44, 19, 35], 98)).ground_truth
     check(ground_truth)

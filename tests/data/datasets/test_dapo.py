@@ -36,11 +36,6 @@ def test_another_prompt_names_the_file_the_row_and_the_column(prompt: str, fault
         to_row(_row(prompt))
 
 
-def test_a_ground_truth_that_has_been_through_a_float_is_refused() -> None:
-    with pytest.raises(ValueError, match="field `ground_truth` is float, not text"):
-        to_row(_row(f"{OPENING}Find $x$.{CLOSING}", 2e22))
-
-
 def test_the_real_rows_are_complete_and_exact(data_folder: Path) -> None:
     problems = get_task("dapo").load(Data(mirror=str(data_folder)))
     train = problems.splits["train"]

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from dagrpo.data.config import Data
-from dagrpo.data.datasets.gsm8k import INSTRUCTION, SOURCE, WITH_FEEDBACK, WITH_TOOL, to_row
+from dagrpo.data.datasets.gsm8k import INSTRUCTION, WITH_FEEDBACK, WITH_TOOL, to_row
 from dagrpo.data.raw_row import RawRow
 from dagrpo.data.task import get_task
 from dagrpo_answers.verifiers.gsm8k import equal, extract
@@ -15,16 +15,6 @@ FORMS = ("gsm8k", "gsm8k_tool", "gsm8k_feedback", "gsm8k_sft")
 
 def _row(question: str, answer: str) -> RawRow:
     return RawRow(file="gsm8k/train.jsonl", number=17, fields={"question": question, "answer": answer})
-
-
-def test_the_prompt_is_the_question_and_the_instruction() -> None:
-    problem = to_row(_row("How many eggs?", "9 * 2 = <<9*2=18>>18\n#### 18"))
-    (message,) = problem.prompt
-    assert message == {
-        "role": "user",
-        "content": 'How many eggs? Think step by step and give the final answer after "####".',
-    }
-    assert (problem.question, problem.answer) == ("How many eggs?", "9 * 2 = <<9*2=18>>18\n#### 18")
 
 
 @pytest.mark.parametrize(("tail", "truth"), [("18", "18"), ("1,080", "1080"), ("-5", "-5"), ("2.50", "2.5")])
@@ -38,16 +28,6 @@ def test_a_row_without_hashes_and_a_number_names_the_file_and_the_row(answer: st
         ValueError, match=r"gsm8k/train\.jsonl, row 17, field `answer` has no `####` followed by a number"
     ):
         to_row(_row("How many?", answer))
-
-
-def test_the_source_is_the_main_configuration() -> None:
-    assert (SOURCE.repository, SOURCE.configuration) == ("openai/gsm8k", "main")
-
-
-def test_the_system_prompts_say_what_the_form_is_about() -> None:
-    assert "answer_check tool" in WITH_TOOL
-    assert "user tells you that it is wrong" in WITH_FEEDBACK
-    assert all("`#### <answer>`" in text for text in (WITH_TOOL, WITH_FEEDBACK))
 
 
 @pytest.mark.parametrize("name", FORMS)

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pytest
 
 from dagrpo.data.config import Data
 from dagrpo.data.reading import COPIES_BATCH_ROWS
@@ -41,8 +40,3 @@ def test_reading_ends_with_the_train_and_the_held_out_problems(tmp_path: Path) -
     assert problems.splits["train"][0].answer == "\\boxed{1}"
     assert problems.read["train"] == COPIES_BATCH_ROWS < 60_000  # one part of the file, and not the next
     assert problems.held_out
-
-
-def test_a_data_set_too_large_to_be_read_whole_asks_for_a_limit(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"nvidia/OpenMathInstruct-2 is too large .*: set data\.max_train"):
-        _load(tmp_path, Data(), problem=["Find $x$."], expected_answer=["1"])

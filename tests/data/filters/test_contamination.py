@@ -24,25 +24,12 @@ def test_a_planted_run_of_thirteen_words_is_found_and_twelve_are_not() -> None:
     assert (left(found), gone(found)) == ([0, 1, 2], [])
 
 
-def test_drop_takes_it_out_and_says_what_was_shared() -> None:
-    found = sieve(["clean", f"Before: {THIRTEEN}, after!"])
-    contamination = _check(found, f"Now {THIRTEEN} then", drop=True)
-    assert contamination.train_problems == 1
-    assert left(found) == [0]
-    assert gone(found) == [("train", 1, "shares words with a test problem", f"exam, test row 0: {THIRTEEN}")]
-
-
 def test_those_that_are_left_after_later_gates_are_counted_by_themselves() -> None:
     found = sieve(["clean", f"Before: {THIRTEEN}, after!", f"Again {THIRTEEN}"])
     overlaps = check_contamination(found, {"exam": task_rows([THIRTEEN], "test"), "other": []}, 13, "report")
     contamination = overlaps.report(found.splits["train"][:2])
     assert (contamination.train_problems, contamination.train_problems_left) == (2, 1)
     assert (contamination.by_task, contamination.left_by_task) == ({"exam": 2, "other": 0}, {"exam": 1, "other": 0})
-
-
-def test_the_length_of_a_run_is_a_parameter() -> None:
-    assert _check(sieve([f"x {TWELVE} y"]), f"a {TWELVE} b", length=12).train_problems == 1
-    assert _check(sieve([f"x {THIRTEEN} y"]), f"a {THIRTEEN} b", length=14).train_problems == 0
 
 
 def test_short_questions_are_compared_whole_and_with_their_operators() -> None:
@@ -95,8 +82,3 @@ def test_tasks_are_counted_apart_and_a_problem_once_in_all() -> None:
         f"exam, test row 0: {THIRTEEN}",
         "quiz, test row 2: short one",
     ]
-
-
-def test_empty_splits_share_nothing() -> None:
-    assert _check(sieve([])).train_problems == 0
-    assert check_contamination(sieve(["a"]), {}, 13, "drop").by_task == {}

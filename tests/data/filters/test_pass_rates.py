@@ -51,12 +51,6 @@ def test_only_train_problems_with_a_known_pass_rate_out_of_range_go() -> None:
     ]
 
 
-def test_the_whole_range_keeps_everything() -> None:
-    found = Sieve({"train": [task_row(f"q{i}", index=i, pass_rate=rate) for i, rate in enumerate((0.0, 1.0, None))]})
-    drop_by_pass_rate(found, 0.0, 1.0)
-    assert left(found) == [0, 1, 2]
-
-
 def test_a_file_that_matches_nothing_is_an_error_where_the_task_is_trained_on(tmp_path: Path) -> None:
     path = _file(tmp_path / "difficulty.parquet", [("elsewhere", 1.0)])
     with pytest.raises(ValueError, match=r"none of the 1 questions it rates is among .*or set it to null\.$"):

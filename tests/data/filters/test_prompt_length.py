@@ -1,20 +1,42 @@
 """Prompt lengths in tokens: written to every problem, the long ones dropped, the rest described."""
 
+import subprocess
+import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.data.filters.problems import character_model, gone, left, qwen3_model, sieve, task_row, task_rows
+from tests.data.filters.problems import character_model, gone, left, qwen3_model, sieve, task_row
+from tests.data.preparing import gsm8k_mirror, limited
 from tests.pictures import picture
+from tokenizers import Tokenizer
+from tokenizers.models import BPE
+from tokenizers.pre_tokenizers import Metaspace
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
+from dagrpo.chat.rendering import render
 from dagrpo.checkpoints.tokenizers import load_tokenizer
 from dagrpo.core.errors import UserError
-from dagrpo.data.filters.prompt_length import Lengths, count_prompt_tokens, drop_long_prompts, prompt_tokens
+from dagrpo.data.card import Card
+from dagrpo.data.filters.prompt_length import (
+    Lengths,
+    count_prompt_tokens,
+    drop_long_prompts,
+    prompt_tokens,
+    require_tools_shown,
+)
 from dagrpo.data.filters.sieve import Sieve
+from dagrpo.data.filters.tokenizer import CHUNK, count_tokens, rendered
+from dagrpo.data.prepare import prepare
+from dagrpo.models.chat_template import MARK, QWEN2_5_VL_TOOLS
 from dagrpo.models.config import Fresh, Model, Vision
 from dagrpo.models.make import make_model
 from dagrpo.models.pictures import PictureProcessor
+from dagrpo.models.tokenizer import character_tokenizer
 from dagrpo.rollout.config import Conversation
 from dagrpo.rollout.prompts import PromptRenderer
+from dagrpo.tools import function_schemas
+from dagrpo.utils.files import write_json
 
 
 def test_every_problem_gets_the_tokens_of_its_prompt(tmp_path: Path) -> None:
@@ -32,27 +54,12 @@ def test_a_prompt_may_be_as_long_as_the_limit_and_no_longer(tmp_path: Path) -> N
     assert gone(found) == [("train", 2, "prompt too long", "7 tokens"), ("test", 0, "prompt too long", "10 tokens")]
 
 
-def test_without_a_limit_none_is_too_long(tmp_path: Path) -> None:
-    found = sieve(["a" * 900])
-    count_prompt_tokens(found, character_model(tmp_path / "tiny"))
-    drop_long_prompts(found, None)
-    assert left(found) == [0]
-    assert found.counts == {"train: prompt too long": 0, "test: prompt too long": 0}
-
-
 def test_lengths_are_nearest_rank_percentiles(tmp_path: Path) -> None:
     found = sieve(["x" * number for number in range(1, 21)])
     count_prompt_tokens(found, character_model(tmp_path / "tiny"))
     described = prompt_tokens(found.splits, tools_shown=None, images_counted=False)
     assert described.splits == {"train": Lengths(min=4, median=13, percent_95=22, max=23), "test": None}
     assert not described.images_counted
-
-
-def test_one_problem_is_its_own_median() -> None:
-    (only,) = task_rows(["a"])
-    assert prompt_tokens({"train": [only]}, tools_shown=None, images_counted=False).splits["train"] == Lengths(
-        min=0, median=0, percent_95=0, max=0
-    )
 
 
 def test_a_chat_template_that_leaves_the_tools_out_is_noticed(data_folder: Path, tmp_path: Path) -> None:
@@ -98,6 +105,141 @@ def test_a_problem_whose_pictures_are_not_as_many_as_its_places_is_named(vision:
         count_prompt_tokens(_pictured("<image>", picture(), picture()), vision)
 
 
-def test_a_problem_whose_picture_is_none_is_named(vision: Path) -> None:
-    with pytest.raises(UserError, match="task sums, train row 0: it has a picture that is no PNG or JPEG file"):
-        count_prompt_tokens(_pictured("<image>", b"no picture"), vision)
+UNTOLD = "{% for message in messages %}<|{{ message.role }}|>{{ message.content }}<|end|>{% endfor %}"
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """Its template writes what is said, and no tools."""
+    character_model(tmp_path / "model")
+    return with_template(tmp_path / "model", UNTOLD)
+
+
+def with_template(model: Path, template: str) -> Path:
+    tokenizer = load_tokenizer(model)
+    tokenizer.chat_template = template
+    tokenizer.save_pretrained(model)
+    return model
+
+
+def prepared(model: Path, folder: Path, *, evaluate: str = "gsm8k_tool", chat: str = "template") -> Card:
+    mirror = gsm8k_mirror(folder / "mirror", ["How many?"])
+    return prepare(
+        "gsm8k_tool", folder / "out", limited(mirror), model=model, evaluate=[evaluate], train=evaluate, chat=chat
+    )
+
+
+def test_a_task_whose_tools_the_template_leaves_out_is_refused_with_what_to_do(model: Path, tmp_path: Path) -> None:
+    with pytest.raises(
+        UserError,
+        match=r"^gsm8k_tool offers the tool answer_check, .* would never learn of it: choose a model .* renderers",
+    ):
+        prepared(model, tmp_path)
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_remedy_names_our_template_for_the_family_that_has_one(model: Path) -> None:
+    write_json(model / "config.json", {"model_type": "qwen2_5_vl"})
+    tokenizer = load_tokenizer(model)
+    tokenizer.add_tokens([MARK], special_tokens=True)
+    tokenizer.save_pretrained(model)
+    with pytest.raises(
+        UserError, match=r"would never learn of it: set model\.chat_template to qwen2_5_vl_tools, choose"
+    ):
+        require_tools_shown([task_row("How many?", tools=("answer_check",))], model, "template")
+
+
+def test_a_template_that_tells_of_tools_is_taken(model: Path, tmp_path: Path) -> None:
+    with_template(model, QWEN2_5_VL_TOOLS)
+    assert prepared(model, tmp_path).prompt_tokens.tools_shown
+
+
+@pytest.mark.parametrize("changes", [{"chat": "renderers"}, {"evaluate": "gsm8k"}])
+def test_what_is_not_rendered_by_the_template_or_not_attempted_is_prepared(
+    model: Path, tmp_path: Path, changes: dict[str, str]
+) -> None:
+    assert prepared(model, tmp_path, **changes).prompt_tokens.tools_shown is False
+
+
+def test_demonstrations_of_calls_tell_of_a_tool_and_so_does_nothing_to_a_fresh_model(model: Path) -> None:
+    untold = task_row("How many?", tools=("answer_check",))
+    called = ({"role": "assistant", "content": "<tool_call>"},)
+    require_tools_shown([untold, replace(untold, demonstration=called)], model, "template")
+    require_tools_shown([task_row("How many?")], model, "template")
+    write_json(model / "origin.json", {"source": "fresh"})
+    require_tools_shown([untold], model, "template")
+
+
+TEXTS = [
+    "What is 2 + 2?",
+    "  white space \n\n kept \t ",
+    "Ünïcode, 求 $x$ 的值 é e\u0301",
+    "<|im_start|>user inside<|im_end|> and <think>",
+    "<|end|><|user|>",
+    "#### 18",
+    "x" * 500,
+]
+
+
+@pytest.mark.parametrize("tools", [(), ("calculator",), ("answer_check", "calculator")])
+@pytest.mark.parametrize("system", ["", "You are an expert."])
+def test_qwen3_counts_equal_those_of_autotokenizer_and_render(
+    data_folder: Path, tmp_path: Path, tools: tuple[str, ...], system: str
+) -> None:
+    folder = qwen3_model(data_folder, tmp_path / "qwen3")
+    ours, theirs = load_tokenizer(folder), AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    assert type(ours) is type(theirs)
+    prompts = [task_row(text, system=system, tools=tools) for text in TEXTS]
+    schemas = function_schemas(tools, {})
+    expected = [render(theirs, prompt.prompt, schemas) for prompt in prompts]
+    texts = [rendered(ours, prompt, schemas) for prompt in prompts]
+    assert texts == [text for text, _ in expected]
+    assert count_tokens(ours, texts) == [len(token_ids) for _, token_ids in expected]
+    assert all(("calculator" in text) == ("calculator" in tools) for text in texts)
+
+
+def test_the_character_tokenizer_counts_equal_those_of_autotokenizer_and_render(tmp_path: Path) -> None:
+    folder = character_model(tmp_path / "tiny")
+    ours, theirs = load_tokenizer(folder), AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    prompts = [task_row(text) for text in TEXTS]
+    expected = [render(theirs, prompt.prompt) for prompt in prompts]
+    texts = [rendered(ours, prompt) for prompt in prompts]
+    assert texts == [text for text, _ in expected]
+    assert count_tokens(ours, texts) == [len(token_ids) for _, token_ids in expected]
+    assert count_tokens(ours, [rendered(ours, task_row("12+3=?"))]) == [6 + 3]
+
+
+def test_more_texts_than_a_chunk_are_all_counted_in_order() -> None:
+    texts = ["x" * (number % 7 + 1) for number in range(2 * CHUNK + 1)]
+    assert count_tokens(character_tokenizer(256), texts) == [len(text) for text in texts]
+
+
+def test_a_prompt_that_the_chat_template_refuses_is_named(tmp_path: Path) -> None:
+    tokenizer = load_tokenizer(character_model(tmp_path / "tiny"))
+    with pytest.raises(
+        ValueError, match=r"refuses the prompt of task sums, train row 4 \(.*\): choose another"
+    ) as error:
+        rendered(tokenizer, task_row("a", index=4, system="Be brief."))
+    assert "\n" not in str(error.value)
+    assert str(error.value).endswith(".")
+
+
+@pytest.mark.nightly
+def test_preparing_imports_no_torch(tmp_path: Path) -> None:
+    folder = character_model(tmp_path / "tiny")
+    program = (
+        "import sys; from pathlib import Path; import dagrpo.data.prepare; "
+        "from dagrpo.checkpoints.tokenizers import load_tokenizer; load_tokenizer(Path(sys.argv[1])); "
+        "sys.exit('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", program, str(folder)], check=False).returncode == 0
+
+
+def test_a_tokenizer_that_marks_where_a_text_begins_is_counted_so_whatever_its_file_says() -> None:
+    backend = Tokenizer(BPE(vocab={"\u2581": 0, "a": 1}, merges=[]))
+    backend.pre_tokenizer = Metaspace(prepend_scheme="first", split=False)
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, additional_special_tokens=["<|end|>"])
+    backend.enable_truncation(1)
+    text = "a<|end|>a"  # the mark, a, <|end|>, a
+    assert tokenizer(text, add_special_tokens=False)["input_ids"] == [0, 1, 2, 1]
+    assert count_tokens(tokenizer, [text]) == [4]

@@ -80,7 +80,7 @@ def _rows(path: Path) -> list[dict[str, Any]]:
 def _shown(folder: Path, split: str) -> dict[int, int]:
     """How many tokens the figure of each problem takes."""
     processor, path = PictureProcessor.of(folder / RUN / "exported"), folder / f"data/{NAME}/{TASK}/{split}.parquet"
-    return {each.index: sum(map(processor.count, each.images)) for each in from_table(read_parquet(path), path)}
+    return {each.index: sum(map(processor.count, each.images)) for each in from_table(read_parquet(path))}
 
 
 def test_every_prompt_has_the_tokens_of_its_figure_and_without_pictures_none(finished: Path) -> None:

@@ -18,7 +18,7 @@ from dagrpo.chat.rendering import render
 from dagrpo.core.errors import UserError
 from dagrpo.core.trajectory import Prompt
 from dagrpo.core.types import Completion, Row
-from dagrpo.data.demonstration import answer_message, call_message, result_message
+from dagrpo.data.generated_task import answer_message, call_message, result_message
 from dagrpo.data.schema import to_table
 from dagrpo.models.tokenizer import character_tokenizer
 from dagrpo.rollout.session import Session, SessionLimits

@@ -15,8 +15,7 @@ from pydantic import Field
 
 from dagrpo.core.section import Section, Seed, Share
 from dagrpo.core.types import Row
-from dagrpo.data.demonstration import answer_message, call_message, result_message
-from dagrpo.data.generated_task import demonstrating, generated
+from dagrpo.data.generated_task import answer_message, call_message, demonstrating, generated, result_message
 from dagrpo.data.task import Task, TaskRows, chat
 from dagrpo.tools.retrieval import Passage
 

@@ -14,8 +14,7 @@ from pydantic import Field
 
 from dagrpo.core.section import Section, Seed, Share
 from dagrpo.core.types import Row
-from dagrpo.data.demonstration import answer_message, call_message, result_message
-from dagrpo.data.generated_task import demonstrating, distinct, generated
+from dagrpo.data.generated_task import answer_message, call_message, demonstrating, distinct, generated, result_message
 from dagrpo.data.task import Task, TaskRows, chat
 
 if TYPE_CHECKING:

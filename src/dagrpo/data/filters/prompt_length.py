@@ -13,7 +13,7 @@ from dagrpo.core.image_tokens import IMAGE
 from dagrpo.core.section import Section
 from dagrpo.core.types import Row
 from dagrpo.data.filters.sieve import Sieve
-from dagrpo.data.filters.tokenizer import TokenCounter, rendered
+from dagrpo.data.filters.tokenizer import count_tokens, rendered
 from dagrpo.models.chat_template import fitting_templates
 from dagrpo.models.pictures import PictureProcessor, processor_of
 from dagrpo.tools import function_schemas
@@ -52,13 +52,14 @@ def count_prompt_tokens(sieve: Sieve, model: Path, parameters: Mapping[str, Sect
     UserError if the model's chat template refuses a problem, or if the number of pictures differs from that of its placeholders.
     """
     tokenizer = load_tokenizer(model)
-    counter, pictures = TokenCounter(tokenizer), processor_of(model)
+    pictures = processor_of(model)
     offered = {row.tools for row in sieve.rows()}
     schemas = {tools: function_schemas(tools, parameters) for tools in offered}
     for split, rows in sieve.splits.items():
         with_progress = counted(rows, f"prepare: tokens of {split} prompts")
-        counts = counter.count(
-            [rendered(tokenizer, row, schemas[row.tools], pictures=pictures is not None) for row in with_progress]
+        counts = count_tokens(
+            tokenizer,
+            [rendered(tokenizer, row, schemas[row.tools], pictures=pictures is not None) for row in with_progress],
         )
         sieve.splits[split] = [
             replace(row, prompt_tokens=count + (_more(row, pictures) if pictures else 0))

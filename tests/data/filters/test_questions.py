@@ -1,12 +1,16 @@
-"""Ground truths that no verifier can read, and questions that have more than one."""
+"""Ground truths that no verifier can read, conflicting questions, repeats, and a test split for what has none."""
 
+import hashlib
+import random
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.data.filters.problems import gone, left, sieve, task_row, task_rows
 
-from dagrpo.data.filters.questions import drop_conflicting, drop_unreadable
-from dagrpo.data.filters.sieve import Sieve
+from dagrpo.data.filters.questions import drop_conflicting, drop_repeated, drop_unreadable, hold_out
+from dagrpo.data.filters.sieve import SCHEMA, Sieve, dropped_table
 
 
 def test_an_unreadable_ground_truth_is_refused_with_task_row_field_and_remedy() -> None:
@@ -17,24 +21,6 @@ def test_an_unreadable_ground_truth_is_refused_with_task_row_field_and_remedy() 
     assert sentence.endswith("correct the data, or set data.unreadable_answers to drop.")
     assert "verifier gsm8k" in sentence
     assert "\n" not in sentence
-
-
-def test_an_unreadable_ground_truth_is_dropped_and_listed() -> None:
-    found = sieve([("a", "18"), ("b", "eighteen")], [("c", "x y"), ("d", "1,000.5")])
-    drop_unreadable(found, "drop")
-    assert (left(found), left(found, "test")) == ([0], [1])
-    assert [row[:3] for row in gone(found)] == [
-        ("train", 1, "unreadable answer"),
-        ("test", 0, "unreadable answer"),
-    ]
-    assert "'eighteen'" in found.dropped[0].detail
-
-
-def test_readable_ground_truths_pass_in_both_modes() -> None:
-    found = sieve([("a", "18"), ("b", "-3")])
-    drop_unreadable(found, "refuse")
-    drop_unreadable(found, "drop")
-    assert left(found) == [0, 1]
 
 
 def test_every_row_of_a_question_with_different_answers_goes() -> None:
@@ -57,13 +43,6 @@ def test_answers_that_only_math_verify_could_compare_conflict_when_their_texts_d
     assert drop_conflicting(found)["train"] == 1
     repeated = [task_row("a", r"\frac{1}{x}", index=i, verifier="math") for i in range(2)]
     assert drop_conflicting(Sieve({"train": repeated}))["train"] == 0
-
-
-def test_the_same_text_beside_another_figure_is_no_conflict() -> None:
-    figures = [task_row("Find x.", str(i), index=i, images=(bytes([i]),)) for i in range(3)]
-    found = Sieve({"train": figures})
-    assert drop_conflicting(found)["train"] == 0
-    assert left(found) == [0, 1, 2]
 
 
 def test_a_conflict_between_train_and_test_leaves_test_whole() -> None:
@@ -109,11 +88,6 @@ def test_a_sources_answer_is_in_the_form_that_its_verifier_reads(
     assert found.counts[f"{split}: unreadable answer"] == 1
 
 
-@pytest.mark.parametrize("verifier", ["none", "reported"])
-def test_a_verifier_that_reads_no_text_asks_for_no_form(verifier: str) -> None:
-    drop_unreadable(of(verifier, "Good morning!", "-"), "refuse")
-
-
 @pytest.mark.parametrize(("verifier", "truth", "right"), [each[:3] for each in FITTING[:-1]])
 def test_a_train_problem_whose_answer_is_another_than_its_ground_truth_goes(
     verifier: str, truth: str, right: str
@@ -136,3 +110,97 @@ def test_a_sources_text_follows_its_instructions() -> None:
     found = Sieve({"train": [of("ifeval", text, truth).splits["train"][0] for text in ("No comma.", "One, two.")]})
     drop_conflicting(found)
     assert len(left(found)) == 1
+
+
+def test_exact_repeats_and_repeats_in_other_typing_are_counted_apart() -> None:
+    found = sieve(["Find $x+1$.", "b", "Find $x+1$.", "find x + 1", "find x - 1"])
+    drop_repeated(found)
+    assert left(found) == [0, 1, 4]
+    assert gone(found) == [
+        ("train", 2, "repeated question", "as row 0"),
+        ("train", 3, "repeated question, retyped", "as row 0"),
+    ]
+    assert found.counts["train: repeated question"] == found.counts["train: repeated question, retyped"] == 1
+
+
+def test_a_train_problem_that_test_asks_too_goes_and_test_stays_whole() -> None:
+    found = sieve(["a", "T ?", "u"], ["t?", "u", "v", "t?"])
+    drop_repeated(found)
+    assert (left(found), left(found, "test")) == ([0], [0, 1, 2])
+    assert gone(found) == [
+        ("test", 3, "repeated question", "as row 0"),
+        ("train", 1, "question also in test", "as test row 0"),
+        ("train", 2, "question also in test", "as test row 1"),
+    ]
+
+
+def test_a_train_problem_of_another_split_goes_too_and_that_split_may_share_with_test() -> None:
+    splits = {
+        name: task_rows(questions, name) for name, questions in (("train", ["a", "b"]), ("validation", ["b", "t"]))
+    }
+    found = Sieve(splits | {"test": task_rows(["t"], "test")})
+    drop_repeated(found)
+    assert (left(found), left(found, "validation"), left(found, "test")) == ([0], [0, 1], [0])
+    assert found.counts["train: question also in validation"] == 1
+
+
+def test_the_same_text_beside_another_figure_is_no_repeat() -> None:
+    found = Sieve({"train": [task_row("Find x.", index=i, images=(bytes([i % 2]),)) for i in range(3)]})
+    drop_repeated(found)
+    assert left(found) == [0, 1]
+
+
+QUESTIONS = [f"what is {number}" for number in range(40)]
+
+
+def _held_out(questions: list[str], count: int) -> set[str]:
+    found = Sieve({"train": task_rows(questions)})
+    hold_out(found, count)
+    return {problem.question for problem in found.splits["test"]}
+
+
+def test_the_questions_with_the_smallest_hash_are_held_out_in_their_order() -> None:
+    found = sieve(QUESTIONS)
+    hold_out(found, 5)
+    by_hash = sorted(range(40), key=lambda number: hashlib.sha256(f"what is {number}".encode()).hexdigest())
+    assert left(found, "test") == sorted(by_hash[:5])
+    assert left(found) == sorted(by_hash[5:])
+    assert {problem.split for problem in found.splits["test"]} == {"test"}
+    assert found.dropped == []
+
+
+@given(st.integers(0, 1000))
+def test_the_choice_does_not_depend_on_the_order(seed: int) -> None:
+    shuffled = random.Random(seed).sample(QUESTIONS, len(QUESTIONS))
+    assert _held_out(shuffled, 7) == _held_out(QUESTIONS, 7)
+
+
+@given(st.sampled_from(["a new one", "another", "What, a third?"]))
+def test_a_row_more_replaces_at_most_one_held_out_problem(added: str) -> None:
+    before, after = _held_out(QUESTIONS, 7), _held_out([added, *QUESTIONS], 7)
+    assert len(before - after) <= 1
+
+
+@pytest.mark.parametrize("count", [40, 41])
+def test_something_must_be_left_to_train_on(count: int) -> None:
+    with pytest.raises(
+        ValueError, match=rf"^data.held_out is {count}, but only 40 problems are left .*lower data.held"
+    ):
+        hold_out(sieve(QUESTIONS), count)
+
+
+def test_a_reason_that_nobody_had_shows_as_zero_and_counts_add_up() -> None:
+    found = sieve(["a", "b"])
+    found.drop("test", "is b", lambda problem: "really")
+    found.drop("train", "is b", lambda problem: "really" if problem.question == "b" else None)
+    found.drop("train", "is b", lambda problem: "really")
+    assert found.counts == {"test: is b": 0, "train: is b": 2}
+
+
+def test_the_table_of_the_dropped_has_the_schema_also_when_it_is_empty() -> None:
+    assert dropped_table([]).schema.equals(SCHEMA)
+    found = Sieve({"test": [task_row("q", "7", split="test", index=3)]})
+    found.drop("test", "a reason", lambda problem: "a detail")
+    assert dropped_table(found.dropped).to_pylist() == [
+        {"split": "test", "index": 3, "question": "q", "ground_truth": "7", "reason": "a reason", "detail": "a detail"}
+    ]
