@@ -23,8 +23,7 @@ from collections.abc import Callable
 
 import torch
 
-from dagrpo.trainer.model.head import read_of_head
-from dagrpo.trainer.model.logit_stats import Reading
+from dagrpo.trainer.model.head import Reading, read_of_head
 
 MEBIBYTE = 1 << 20
 PLAIN, ALL, LIGER = "plain", "all", "liger"  # kinds of rows, beside the numbers of tokens in a chunk

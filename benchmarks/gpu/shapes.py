@@ -23,9 +23,10 @@ from dagrpo.trainer.batches.budget import Budget
 from dagrpo.trainer.config.runtime import Layout, SftRuntime
 from dagrpo.trainer.config.training import Training
 from dagrpo.trainer.metrics.throughput import Arithmetic
-from dagrpo.trainer.model.layout import prepare_layout
+from dagrpo.trainer.model.fsdp import checkpoint_activations
 from dagrpo.trainer.model.optimizer import adamw, apply_gradients
 from dagrpo.trainer.model.policy import Policy
+from dagrpo.trainer.model.prepare import prepare_layout
 from dagrpo.trainer.sft import accumulate
 from dagrpo.trainer.update.policy_update import PolicyUpdate
 from dagrpo.utils.determinism import compute_deterministically
@@ -164,7 +165,7 @@ def measured(case: Case, *, toy: bool) -> Measured:
     model = fresh(TOY if toy else QWEN3_0_6B)
     policy = Policy(model.to(world.device).eval(), dtype=torch.bfloat16)
     if case.checkpointing:
-        policy.checkpoint_activations()
+        checkpoint_activations(policy.model)
     lengths = [length * (1 + number % 8) // 8 if case.spread else length for number in range(case.sequences)]
     batch = made_up(lengths, model.config.vocab_size)
     update = (_rl if case.mode == "rl" else _sft)(policy, case, batch)

@@ -22,8 +22,8 @@ from dagrpo.models.config import Fresh
 from dagrpo.models.fresh import make_fresh
 from dagrpo.trainer.batches.batch import TokenSequences
 from dagrpo.trainer.config.runtime import Layout
-from dagrpo.trainer.model.layout import prepare_layout
 from dagrpo.trainer.model.policy import Policy, token_logprobs
+from dagrpo.trainer.model.prepare import prepare_layout
 from dagrpo.utils.child_variables import LOOPBACK
 from dagrpo.utils.determinism import compute_deterministically
 from dagrpo.utils.distributed import single_process
@@ -142,7 +142,7 @@ def test_packed_rows_on_a_gpu_give_the_logprobs_and_gradient_of_padded_ones(
         calls.append(1)
         return varlen_attn(*inputs, **options)
 
-    monkeypatch.setattr("dagrpo.trainer.model.packed_attention.varlen_attn", counted)
+    monkeypatch.setattr("dagrpo.trainer.model.attention.varlen_attn", counted)
     compute_deterministically(True)
     try:
         policy, sequences = _of_long_and_short(window, dtype)

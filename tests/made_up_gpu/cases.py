@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from dagrpo.trainer.model.fsdp import checkpoint_activations
+
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from tests.made_up_gpu import device
 
@@ -67,7 +69,7 @@ def counts(
     with counted, _process_group(world):
         policy = Policy(model, dtype=NAMED_DTYPES[dtype])
         if recomputed:
-            policy.checkpoint_activations()
+            checkpoint_activations(policy.model)
         if ranks > 1:
             _shard(policy, world)
         budget = Budget(sequences=micro_batch, head_chunk_tokens=chunk, layout=layout, reduce_gradients=reduction)

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from dagrpo.trainer.batches.batch import MicroBatch
-from dagrpo.trainer.model.logit_stats import Extras
+from dagrpo.trainer.model.head import Extras
 from dagrpo.trainer.model.policy import Policy, token_logprobs
 
 SIZES: dict[str, Any] = {

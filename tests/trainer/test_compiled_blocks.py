@@ -24,11 +24,11 @@ from dagrpo.checkpoints.lora_layers import low_rank_updates
 from dagrpo.core.errors import UserError
 from dagrpo.trainer.batches.batch import MicroBatch, TokenSequences
 from dagrpo.trainer.config.lora import Lora
-from dagrpo.trainer.model import packed_attention
-from dagrpo.trainer.model.compilation import compile_layers, prepare_compilation
-from dagrpo.trainer.model.fsdp import _shard_policy
+from dagrpo.trainer.model import attention
+from dagrpo.trainer.model.fsdp import _shard_policy, checkpoint_activations
 from dagrpo.trainer.model.lora import WithoutAdapter, add_adapter, begin
 from dagrpo.trainer.model.policy import Policy, token_logprobs
+from dagrpo.trainer.model.prepare import compile_layers, prepare_compilation
 from dagrpo.trainer.model.vision_tower import Vision
 from dagrpo.utils.distributed import World
 
@@ -83,7 +83,7 @@ def _policy(case: str = "") -> Policy:
         add_adapter(policy.model, Lora(rank=2, alpha=4))
         begin(policy.model, 0)
     if "recomputed" in case:
-        policy.checkpoint_activations()
+        checkpoint_activations(policy.model)
     policy.take_packed()
     return policy
 
@@ -118,9 +118,9 @@ WINDOWS = {"use_sliding_window": True, "sliding_window": 8, "max_window_layers":
 
 @pytest.fixture
 def _attends_as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packed_attention, "is_for_kernel", lambda query, value: True)
-    monkeypatch.setattr(packed_attention, "_is_narrow_on_cpu", lambda query: False)  # a GPU attends in 16 bits
-    monkeypatch.setattr(packed_attention, "varlen_attn", attention_of_any_lengths)
+    monkeypatch.setattr(attention, "is_for_kernel", lambda query, value: True)
+    monkeypatch.setattr(attention, "_is_narrow_on_cpu", lambda query: False)  # a GPU attends in 16 bits
+    monkeypatch.setattr(attention, "varlen_attn", attention_of_any_lengths)
 
 
 @pytest.mark.nightly

@@ -18,7 +18,7 @@ from dagrpo.core.errors import UserError
 from dagrpo.core.trajectory import Prompt
 from dagrpo.rewards.config import Reward
 from dagrpo.trainer import setup, training
-from dagrpo.trainer.model import loss_scale
+from dagrpo.trainer.model import optimizer
 from dagrpo.trainer.run import TrainingRun, no_report, step_file
 from dagrpo.trainer.sampling.prompt_sampler import read_training_prompts
 from dagrpo.trainer.setup import Setup
@@ -194,7 +194,7 @@ def test_the_scale_of_the_loss_goes_on_from_the_state_where_updates_overflow(
     inputs: Inputs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It begins so large that more steps are skipped than training.gates.skipped_steps allows, which ends no run."""
-    monkeypatch.setattr(loss_scale, "FIRST", 2.0**32)
+    monkeypatch.setattr(optimizer, "FIRST_LOSS_SCALE", 2.0**32)
     whole, killed = (
         replace(run, training=run.training.model_copy(update={"dtype": "float16"}))
         for name in ("whole", "killed")

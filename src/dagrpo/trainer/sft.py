@@ -23,12 +23,11 @@ from dagrpo.trainer.batches.budget import Budget, head_chunk_of, reduction_of
 from dagrpo.trainer.batches.micro_batches import MicroBatchSplitter
 from dagrpo.trainer.batches.supervised import SupervisedSequence, supervised_sequences
 from dagrpo.trainer.config.runtime import Layout, SftRuntime
-from dagrpo.trainer.model.compilation import prepare_compilation
 from dagrpo.trainer.model.fsdp import load_policy, reduce_next
-from dagrpo.trainer.model.layout import prepare_layout
 from dagrpo.trainer.model.memory import advice_on_memory, require_room
 from dagrpo.trainer.model.optimizer import adamw, apply_gradients, decayed, warmed_up
 from dagrpo.trainer.model.policy import Policy, token_logprobs
+from dagrpo.trainer.model.prepare import prepare_compilation, prepare_layout
 from dagrpo.trainer.run import Report, SftRun
 from dagrpo.trainer.shutdown import Shutdown
 from dagrpo.trainer.state import states, tensors

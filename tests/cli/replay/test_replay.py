@@ -22,7 +22,7 @@ from dagrpo.core.errors import UserError
 from dagrpo.rewards.config import Reward
 from dagrpo.rollout.config import Rollout
 from dagrpo.trainer.config.training import Training
-from dagrpo.trainer.model import layout
+from dagrpo.trainer.model import prepare
 from dagrpo.trainer.model.policy import Policy
 from dagrpo.trainer.run import TrainingRun
 from dagrpo.trainer.state.digest_table import read_digests
@@ -107,13 +107,13 @@ def test_the_layout_is_measured_once_however_many_steps_are_computed_again(
     finished: TrainingRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     measured: list[int] = []
-    own = layout._difference
+    own = prepare._difference
 
     def counted(policy: Policy) -> str | None:
         measured.append(1)
         return own(policy)
 
-    monkeypatch.setattr(layout, "_difference", counted)
+    monkeypatch.setattr(prepare, "_difference", counted)
     checks = _replayed(replace(_read(finished, finished.state), state=tmp_path / "none"), 3)
     assert [check.computed.computed.layout for check in checks] == ["packed"] * 3
     assert len(measured) == 1

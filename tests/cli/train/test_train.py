@@ -20,7 +20,7 @@ from dagrpo.cli.train.half_steps import RolloutHalf, update_from
 from dagrpo.config.schema import Params
 from dagrpo.core.errors import UserError
 from dagrpo.trainer.config.dynamic_sampling import DynamicSampling
-from dagrpo.trainer.model import layout
+from dagrpo.trainer.model import prepare
 from dagrpo.trainer.model.policy import Policy
 from dagrpo.trainer.run import TrainingRun
 from dagrpo.trainer.state.digest_table import FILE, read_digests
@@ -116,13 +116,13 @@ def test_updates_from_the_rollouts_of_a_run_leave_its_weights_and_figures(
 ) -> None:
     """The layout is measured once, not in each step."""
     measured: list[Policy] = []
-    own = layout._difference
+    own = prepare._difference
 
     def noted(policy: Policy) -> str | None:
         measured.append(policy)
         return own(policy)
 
-    monkeypatch.setattr(layout, "_difference", noted)
+    monkeypatch.setattr(prepare, "_difference", noted)
     run = runs.training_run(inputs, tmp_path / "state", tmp_path, steps=2)
     _updates(run, None, place.tables_in(whole.rollouts.parent, None))
     assert len(measured) == 1

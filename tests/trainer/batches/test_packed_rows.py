@@ -42,12 +42,12 @@ from dagrpo.trainer.batches.micro_batches import MicroBatchSplitter
 from dagrpo.trainer.batches.packed_rows import Segments
 from dagrpo.trainer.config.lora import Lora
 from dagrpo.trainer.config.runtime import TrainingRuntime
-from dagrpo.trainer.model import layout as gate
-from dagrpo.trainer.model import packed_attention
-from dagrpo.trainer.model.layout import prepare_layout
+from dagrpo.trainer.model import attention
+from dagrpo.trainer.model import prepare as gate
+from dagrpo.trainer.model.fsdp import checkpoint_activations
 from dagrpo.trainer.model.lora import add_adapter, begin
 from dagrpo.trainer.model.policy import Policy, token_logprobs
-from dagrpo.trainer.model.prepare import resolve_budget
+from dagrpo.trainer.model.prepare import prepare_layout, resolve_budget
 from dagrpo.utils.distributed import single_process
 
 CPU = torch.device("cpu")
@@ -111,7 +111,7 @@ def policy(request: pytest.FixtureRequest) -> Policy:
     windowed = {"use_sliding_window": True, "sliding_window": WINDOW, "max_window_layers": 1}
     policy = in_double.policy(**(windowed if request.param == "a window" else {}))
     if request.param == "checkpointed":
-        policy.checkpoint_activations()
+        checkpoint_activations(policy.model)
     if request.param == "an adapter":
         add_adapter(policy.model, Lora(rank=2, alpha=4))
         begin(policy.model, 0)
@@ -305,13 +305,13 @@ def test_a_leak_between_sequences_is_found_in_any_type(dtype: torch.dtype, monke
     """A random model's logprobs hardly differ for it, and in 16 bits rounding hides as much."""
     model = Qwen2ForCausalLM(Qwen2Config(**SIZES)).eval()
     assert prepare_layout(Policy(model, dtype=dtype), None, single_process()) == "packed"
-    whole = packed_attention._by_length
+    whole = attention._by_length
 
     def leaking(module: Any, of_row: list[Tensor], *inputs: Any) -> Tensor:
         output = whole(module, of_row, *inputs)
         return output + 0.1 * of_row[2][0].repeat_interleave(output.shape[1] // of_row[2].shape[1], 0)
 
-    monkeypatch.setattr(packed_attention, "_by_length", leaking)
+    monkeypatch.setattr(attention, "_by_length", leaking)
     monkeypatch.setattr(gate, "MOST_NATS", 1.0)
     assert prepare_layout(Policy(model, dtype=dtype), None, single_process()) == "padded"
 

@@ -15,11 +15,10 @@ from torch import Tensor
 
 from dagrpo.core.errors import UserError
 from dagrpo.trainer.config.runtime import TrainingRuntime
-from dagrpo.trainer.model import layout as gate
+from dagrpo.trainer.model import prepare as gate
 from dagrpo.trainer.model.fsdp import load_policy
-from dagrpo.trainer.model.layout import prepare_layout
 from dagrpo.trainer.model.policy import Policy
-from dagrpo.trainer.model.prepare import resolve_budget
+from dagrpo.trainer.model.prepare import prepare_layout, resolve_budget
 from dagrpo.utils.distributed import World, process_group
 
 OWN_CHANGE = gate._change

@@ -12,7 +12,7 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 from dagrpo.core.errors import UserError
 from dagrpo.trainer.batches.batch import TokenSequences
 from dagrpo.trainer.config.lora import Lora
-from dagrpo.trainer.model.activation_checkpointing import checkpoint_activations
+from dagrpo.trainer.model.fsdp import checkpoint_activations
 from dagrpo.trainer.model.lora import add_adapter, begin
 from dagrpo.trainer.model.policy import Policy, token_logprobs
 
@@ -64,7 +64,7 @@ def _computed(policy: Policy) -> tuple[Tensor, dict[str, Tensor], int]:
 )
 def test_logprobs_and_gradients_are_the_same_bits_and_less_is_kept(family: str, dtype: torch.dtype, rank: int) -> None:
     plain, checkpointed = _policy(family, dtype, rank), _policy(family, dtype, rank)
-    checkpointed.checkpoint_activations()
+    checkpoint_activations(checkpointed.model)
     expected, gradients, kept = _computed(plain)
     logprobs, ours, still_kept = _computed(checkpointed)
     assert torch.equal(logprobs, expected)
@@ -75,7 +75,7 @@ def test_logprobs_and_gradients_are_the_same_bits_and_less_is_kept(family: str, 
 
 def test_a_layer_is_computed_twice_with_a_gradient_and_once_without() -> None:
     policy = _policy()
-    policy.checkpoint_activations()
+    checkpoint_activations(policy.model)
     passes: list[int] = []
     policy.model.base_model.layers[0].mlp.register_forward_pre_hook(lambda *_: passes.append(1))
     _computed(policy)

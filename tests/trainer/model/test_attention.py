@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-from dagrpo.trainer.model.attention import NAME, attended
+from dagrpo.trainer.model.attention import IN_FLOAT32, attended_in_float32
 from dagrpo.trainer.model.fsdp import load_policy
 from dagrpo.utils.distributed import single_process
 
@@ -27,7 +27,7 @@ def test_the_result_is_nearer_to_the_exact_one_and_comes_back_in_the_policys_typ
     own = _drawn(dtype)
     exact, _ = sdpa_attention_forward(MODULE, *[each.double() for each in own], None)
     narrow, _ = sdpa_attention_forward(MODULE, *own, None)
-    wide, _ = attended(MODULE, own[0], own[1], own[2], None)
+    wide, _ = attended_in_float32(MODULE, own[0], own[1], own[2], None)
     assert wide.dtype == dtype
     assert wide.shape == exact.shape
     assert (wide - exact).abs().mean() <= (narrow - exact).abs().mean()
@@ -35,7 +35,7 @@ def test_the_result_is_nearer_to_the_exact_one_and_comes_back_in_the_policys_typ
 
 def test_its_gradient_is_that_of_the_exact_attention_but_for_rounding() -> None:
     own, exact = _drawn(torch.bfloat16), [each.detach().double().requires_grad_() for each in _drawn(torch.bfloat16)]
-    attended(MODULE, own[0], own[1], own[2], None)[0].float().square().sum().backward()  # type: ignore[no-untyped-call]
+    attended_in_float32(MODULE, own[0], own[1], own[2], None)[0].float().square().sum().backward()  # type: ignore[no-untyped-call]
     sdpa_attention_forward(MODULE, *exact, None)[0].square().sum().backward()
     for ours, theirs in zip(own, exact, strict=True):
         assert ours.grad is not None
@@ -49,12 +49,12 @@ def test_a_mask_hides_what_it_hid(mask: torch.dtype) -> None:
     own = _drawn(torch.bfloat16)
     seen = torch.ones(9, 9, dtype=torch.bool).tril(-1) | torch.eye(9, dtype=torch.bool)
     given = seen if mask == torch.bool else torch.zeros(9, 9, dtype=mask).masked_fill(~seen, float("-inf"))
-    masked, _ = attended(MODULE, own[0], own[1], own[2], given[None, None].expand(3, 1, 9, 9))
-    causal, _ = attended(MODULE, own[0], own[1], own[2], None)
+    masked, _ = attended_in_float32(MODULE, own[0], own[1], own[2], given[None, None].expand(3, 1, 9, 9))
+    causal, _ = attended_in_float32(MODULE, own[0], own[1], own[2], None)
     torch.testing.assert_close(masked, causal)
 
 
-@pytest.mark.parametrize(("dtype", "expected"), [(torch.float32, "sdpa"), (torch.bfloat16, NAME)])
+@pytest.mark.parametrize(("dtype", "expected"), [(torch.float32, "sdpa"), (torch.bfloat16, IN_FLOAT32)])
 def test_a_policy_has_it_where_it_computes_in_16_bits(
     inputs: tuple[Path, Path], dtype: torch.dtype, expected: str
 ) -> None:

@@ -19,8 +19,7 @@ from dagrpo.trainer.batches.batch import TokenSequences
 from dagrpo.trainer.batches.budget import Budget
 from dagrpo.trainer.batches.sampling_mask import PaddedSupport
 from dagrpo.trainer.config.training import Training
-from dagrpo.trainer.model.head import read_of_head
-from dagrpo.trainer.model.logit_stats import NEVER, Extras, LogitProcessing, Read, Reading
+from dagrpo.trainer.model.head import NEVER, Extras, LogitProcessing, Read, Reading, read_of_head
 from dagrpo.trainer.model.optimizer import adamw
 from dagrpo.trainer.model.policy import Policy, TokenLogprobs, token_logprobs
 from dagrpo.trainer.update.policy_update import PolicyUpdate

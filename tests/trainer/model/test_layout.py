@@ -28,11 +28,11 @@ from dagrpo.checkpoints.convert import convert
 from dagrpo.core.errors import UserError
 from dagrpo.models.fresh import make_fresh
 from dagrpo.trainer.config.runtime import Layout
-from dagrpo.trainer.model import layout as gate
-from dagrpo.trainer.model import packed_attention
-from dagrpo.trainer.model.layout import prepare_layout
-from dagrpo.trainer.model.packed_attention import head_sizes, is_packed_by_kernel
+from dagrpo.trainer.model import attention
+from dagrpo.trainer.model import prepare as gate
+from dagrpo.trainer.model.attention import head_sizes, is_packed_by_kernel
 from dagrpo.trainer.model.policy import Policy
+from dagrpo.trainer.model.prepare import prepare_layout
 from dagrpo.utils.distributed import World, single_process
 
 CPU = torch.device("cpu")
@@ -158,7 +158,7 @@ def test_the_sizes_of_heads_are_those_of_the_configuration(config: PretrainedCon
 def test_a_gpu_packs_by_default_only_heads_that_fit_its_kernel(
     config: dict[str, int], dtype: torch.dtype, is_by_kernel: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(packed_attention, "has_kernels", lambda device: True)
+    monkeypatch.setattr(attention, "has_kernels", lambda device: True)
     assert is_packed_by_kernel(Qwen2Config(**SIZES | config), dtype, CPU) is is_by_kernel
 
 
@@ -180,7 +180,7 @@ def test_the_default_asks_for_the_heads_of_the_policy(monkeypatch: pytest.Monkey
         return "padded"
 
     monkeypatch.setattr(gate, "usual_layout", noted)
-    monkeypatch.setattr(packed_attention, "has_kernels", lambda device: True)
+    monkeypatch.setattr(attention, "has_kernels", lambda device: True)
     for size in (8, 12):
         model = Qwen2ForCausalLM(Qwen2Config(**SIZES | {"head_dim": size}))
         prepare_layout(Policy(model, dtype=torch.bfloat16), None, single_process(), share_prompts=True)

@@ -8,10 +8,10 @@ from tests.trainer.in_double import SIZES
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from dagrpo.core.errors import UserError
-from dagrpo.trainer.model import layout as gate
-from dagrpo.trainer.model import packed_attention
-from dagrpo.trainer.model.layout import prepare_layout
+from dagrpo.trainer.model import attention
+from dagrpo.trainer.model import prepare as gate
 from dagrpo.trainer.model.policy import Policy
+from dagrpo.trainer.model.prepare import prepare_layout
 from dagrpo.utils.distributed import single_process
 
 
@@ -41,17 +41,17 @@ def test_it_names_layers_of_another_kind() -> None:
 
 
 def test_it_tells_the_measured_difference_and_the_tolerance(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = packed_attention._by_length
-    monkeypatch.setattr(packed_attention, "_by_length", lambda *inputs: 1.5 * whole(*inputs))
+    whole = attention._by_length
+    monkeypatch.setattr(attention, "_by_length", lambda *inputs: 1.5 * whole(*inputs))
     told = refusal(Qwen2ForCausalLM(Qwen2Config(**SIZES)))
     assert " nats from those of padded sequences, and rounding in float32 explains at most 0.001; set layout" in told
     assert float(told.split("differ by up to ")[1].split()[0]) > gate.MOST_NATS
 
 
 def test_it_tells_of_a_leak_between_sequences(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = packed_attention._by_length
+    whole = attention._by_length
     monkeypatch.setattr(
-        packed_attention,
+        attention,
         "_by_length",
         lambda module, of_row, *inputs: whole(module, of_row, *inputs) + of_row[2].mean(),
     )

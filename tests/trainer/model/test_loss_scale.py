@@ -14,8 +14,8 @@ from tests.trainer import loss_scale_runs, runs
 from tests.trainer.small_updates import BATCH, small_policy, small_update
 from torch.amp.grad_scaler import GradScaler
 
-from dagrpo.trainer.model import loss_scale
-from dagrpo.trainer.model.loss_scale import FIRST, LossScale
+from dagrpo.trainer.model import optimizer as trainer_optimizer
+from dagrpo.trainer.model.optimizer import FIRST_LOSS_SCALE, LossScale
 from dagrpo.trainer.model.policy import Policy
 from dagrpo.trainer.update.stats import UpdateStats
 
@@ -25,7 +25,7 @@ HALF = {"dtype": "float16"}
 @given(st.lists(st.booleans(), max_size=20))
 def test_it_goes_as_that_of_torch(finite: list[bool]) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loss_scale, "UPDATES", 3)
+        patch.setattr(trainer_optimizer, "UPDATES_TO_DOUBLE", 3)
         ours, theirs = LossScale(), GradScaler("cpu", growth_interval=3)
         weight = torch.nn.Parameter(torch.ones(1))
         optimizer = torch.optim.SGD([weight], lr=0.0)
@@ -38,13 +38,13 @@ def test_it_goes_as_that_of_torch(finite: list[bool]) -> None:
 
 
 def test_what_is_saved_goes_on_where_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loss_scale, "UPDATES", 3)
+    monkeypatch.setattr(trainer_optimizer, "UPDATES_TO_DOUBLE", 3)
     scale = LossScale()
     for is_finite in (False, True, True):
         scale.adapt(is_finite=is_finite)
     resumed = LossScale(json.loads(json.dumps(scale.saved)))
     resumed.adapt(is_finite=True)
-    assert (scale.value, resumed.value) == (FIRST / 2, FIRST)
+    assert (scale.value, resumed.value) == (FIRST_LOSS_SCALE / 2, FIRST_LOSS_SCALE)
 
 
 def _half_policy() -> Policy:
@@ -71,7 +71,7 @@ def test_gradients_that_float16_cannot_hold_are_learned_from_with_a_scale_alone(
     assert BATCH.advantages is not None
     small = replace(BATCH, advantages=1e-7 * BATCH.advantages)
     norms = []
-    for scale in (1.0, FIRST):
+    for scale in (1.0, FIRST_LOSS_SCALE):
         update = small_update(_half_policy(), 3, {}, HALF)
         assert update.loss_scale is not None
         update.loss_scale.value = scale
@@ -99,7 +99,7 @@ def test_a_loss_that_is_no_number_is_not_explained_by_the_scale() -> None:
     with torch.no_grad():
         next(wrong._policy.parameters())[3] = math.nan
     stats = wrong.run(0, BATCH)
-    assert (stats.skipped, stats.overflowed, stats.loss_scale) == (1, 0, FIRST)
+    assert (stats.skipped, stats.overflowed, stats.loss_scale) == (1, 0, FIRST_LOSS_SCALE)
 
 
 @pytest.mark.nightly

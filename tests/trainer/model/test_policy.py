@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 from dagrpo.core.errors import UserError
 from dagrpo.trainer.batches.batch import Batch, TokenSequences
 from dagrpo.trainer.batches.sampling_mask import TokenSupport
-from dagrpo.trainer.model.logit_stats import Extras, LogitProcessing
+from dagrpo.trainer.model.head import Extras, LogitProcessing
 from dagrpo.trainer.model.optimizer import adamw, take_step
 from dagrpo.trainer.model.policy import Policy, require_known_logits, token_logprobs
 

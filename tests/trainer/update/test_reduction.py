@@ -9,7 +9,7 @@ import torch
 from tests.trainer import reduction_runs, runs
 
 from dagrpo.trainer import sft
-from dagrpo.trainer.batches.budget import Budget, head_chunk_of, reduction_of
+from dagrpo.trainer.batches.budget import head_chunk_of, reduction_of
 from dagrpo.trainer.config.runtime import SftRuntime, TrainingRuntime
 from dagrpo.trainer.config.sft import Sft
 from dagrpo.trainer.run import SftRun
@@ -58,12 +58,7 @@ def test_two_updates_are_those_of_one_process(
 def test_runtime_says_which_it_is(
     reduction: Any, initial: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert (
-        Budget.of(
-            TrainingRuntime(reduce_gradients=reduction), "padded", share_prompts=False, on_gpu=False
-        ).reduce_gradients
-        == reduction
-    )
+    assert reduction_of(TrainingRuntime(reduce_gradients=reduction), on_gpu=False) == reduction
     asked: list[tuple[str, bool]] = []
     monkeypatch.setattr(sft, "reduce_next", lambda policy, kind, *, is_last: asked.append((kind, is_last)))
     run = SftRun(

@@ -23,7 +23,7 @@ from dagrpo.trainer.state.tensors import state_bytes
 # Products of narrow layers reach less of the peak: half of the most at this hidden size. Fitted to three published rates on H100s: 40% of
 # the peak for Llama 3.1 8B (torchtitan, docs/performance.md), 37% for Qwen3-4B and 24% for Qwen3-0.6B (prime-rl's SFT, BENCHMARKS.md).
 HALF_WIDTH = 1170
-# Bytes that operations on a logit read and write (trainer/model/logit_stats.py and head.py): its product, float32, maximum, difference,
+# Bytes that operations on a logit read and write (trainer/model/head.py): its product, float32, maximum, difference,
 # exponential, sum and entropy; then all again but the entropy, the gradient in place, and the reads of its two products.
 LOGIT_FORWARD, LOGIT_BACKWARD = 48, 50
 

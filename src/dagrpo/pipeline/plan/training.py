@@ -94,7 +94,7 @@ class Activations:
         return width * self._hidden * trained, width * self._vocabulary * rows
 
     def _reading(self) -> int:
-        """Return the bytes of what is computed of some rows of logits in float32 (trainer/model/logit_stats.py)."""
+        """Return the bytes of what is computed of some rows of logits in float32 (trainer/model/head.py)."""
         numbers = min(self._of_head()[1] // self._width, LAUNCHED if self._passes.on_gpu else CACHED)
         return FLOAT32 * numbers * (2 if self._narrow and not self._passes.float32_head else 1)
 
@@ -334,7 +334,7 @@ def _may_compile(runtime: TrainingRuntime | SftRuntime, shape: Shape) -> bool:
 
 
 def _layout(runtime: TrainingRuntime | SftRuntime, shape: Shape, dtype: Dtype, *, gpu: bool) -> Layout:
-    """Return the decision of trainer/model/layout.py, as far as it is known without weights: whether the model takes pictures."""
+    """Return the decision of trainer/model/prepare.py, as far as it is known without weights: whether the model takes pictures."""
     share = isinstance(runtime, TrainingRuntime) and bool(runtime.share_prompts)
     usual = usual_layout(narrow=BYTES[dtype] < FLOAT32, on_gpu=gpu, share_prompts=share)
     return "padded" if shape.vision is not None else runtime.layout or usual

@@ -2,11 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Self
 
 from dagrpo.trainer.config.runtime import Layout, Reduction, SftRuntime, TrainingRuntime
 
-# Logits that are read at a time, in rows of a vocabulary, see trainer/model/logit_stats.py:
+# Logits that are read at a time, in rows of a vocabulary, see trainer/model/head.py:
 CACHED = 1 << 19  # on a CPU, whose cache they are to stay in: 2 MiB in float32
 LAUNCHED = 1 << 26  # on other devices, where more of them keep the device busy: 256 MiB
 HEAD_CHUNK_ON_GPU = 8192  # trained tokens: 2.5 GB of logits in 16 bits of a vocabulary of 150,000
@@ -27,30 +26,7 @@ class Budget:
     layout: Layout = "padded"
     share_prompts: bool = False  # whether a prompt that several sequences begin with is computed once
     reduce_gradients: Reduction = "each_mini_batch"
-    compiled: bool = False  # whether torch compiles the layers: see trainer/model/compiled.py
-
-    @classmethod
-    def of(
-        cls,
-        runtime: TrainingRuntime,
-        layout: Layout,
-        *,
-        share_prompts: bool,
-        on_gpu: bool,
-        linear_head: bool = True,
-        compiled: bool = False,
-    ) -> Self:
-        """Return the budget of section runtime.training, which may leave layout, sharing and compilation open (see model/prepare.py)."""
-        return cls(
-            sequences=runtime.micro_batch_size,
-            tokens=runtime.micro_batch_tokens,
-            patches=runtime.micro_batch_patches,
-            head_chunk_tokens=head_chunk_of(runtime, on_gpu=on_gpu, linear_head=linear_head),
-            layout=layout,
-            share_prompts=share_prompts,
-            reduce_gradients=reduction_of(runtime, on_gpu=on_gpu),
-            compiled=compiled,
-        )
+    compiled: bool = False  # whether torch compiles the layers: see trainer/model/prepare.py
 
 
 def head_chunk_of(runtime: TrainingRuntime | SftRuntime, *, on_gpu: bool, linear_head: bool = True) -> int | None:

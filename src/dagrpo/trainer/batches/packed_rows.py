@@ -1,6 +1,6 @@
 """Packed rows: sequences of a micro-batch end to end, without padding.
 
-trainer/model/packed_attention.py attends to them.
+trainer/model/attention.py attends to them.
 """
 
 from collections.abc import Sequence

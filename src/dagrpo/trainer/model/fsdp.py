@@ -6,11 +6,17 @@ neither tensor nor pipeline parallelism. On several nodes the ranks of each may 
 travel between nodes.
 """
 
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
+from torch.func import functional_call
+from torch.utils.checkpoint import checkpoint
+from transformers.modeling_layers import GradientCheckpointingLayer
 
 from dagrpo.checkpoints.lora_layers import low_rank_updates
 from dagrpo.checkpoints.modelling import PreTrainedModel
@@ -56,7 +62,7 @@ def load_policy(
     policy.float32_head = head_dtype == "float32"
     begin(policy.model, seed)
     if activation_checkpointing:
-        policy.checkpoint_activations()
+        checkpoint_activations(policy.model)
     if vision == "frozen" and policy.tower is None:
         raise UserError(
             f"{folder} holds a {policy.model.config.model_type} model, which has no vision tower to be frozen: set training.vision "
@@ -186,3 +192,48 @@ def _shard(
     # Gradients are summed: the loss of every rank is divided by the tokens of all of them already.
     module.set_force_sum_reduction_for_comms(True)
     module.set_gradient_divide_factor(1.0)
+
+
+def checkpoint_activations(model: PreTrainedModel) -> None:
+    """Recompute each layer of a model, and of its vision tower, in the backward pass: a layer keeps only its inputs.
+
+    Chen et al. 2016 (arXiv 1604.06174), by torch's checkpoint without reentrance. transformers' own switch works only in train mode,
+    where dropout is on, and it would read the float32 weights again where a forward pass had cast them. The bits of values and gradients
+    stay. The model must not keep keys and values (`use_cache`): they would be kept twice.
+    Raises UserError if transformers supports recomputation of no layer of the model's family.
+    """
+    layers = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
+    if not layers:
+        raise UserError(
+            f"{type(model).__name__} ({model.config.model_type}) has no layers that could be computed again: set "
+            "activation_checkpointing to false (runtime.training, runtime.sft)."
+        )
+    for layer in layers:
+        layer.forward = partial(_recomputed, _OwnForward(layer))
+
+
+class _OwnForward(torch.nn.Module):
+    """Forward method of a layer's class, which `checkpoint_activations` has replaced in the layer itself."""
+
+    def __init__(self, layer: torch.nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, *inputs: Any, **options: Any) -> Any:
+        return type(self.layer).forward(self.layer, *inputs, **options)
+
+
+def _recomputed(layer: _OwnForward, /, *inputs: Any, **options: Any) -> Any:
+    """Compute the layer, now and again in the backward pass.
+
+    By then the cast weights that `functional_call` had put in the place of the layer's weights are gone, so they are passed along.
+    """
+    if not torch.is_grad_enabled():
+        return layer(*inputs, **options)
+    cast = {name: each for name, each in layer.named_parameters() if not isinstance(each, torch.nn.Parameter)}
+    compute = partial(_with_weights, layer, cast) if cast else layer
+    return checkpoint(compute, *inputs, use_reentrant=False, preserve_rng_state=False, **options)
+
+
+def _with_weights(layer: _OwnForward, weights: Mapping[str, torch.Tensor], /, *inputs: Any, **options: Any) -> Any:
+    return functional_call(layer, dict(weights), inputs, options)

@@ -18,7 +18,7 @@ from dagrpo.core.errors import UserError, nearest_of
 from dagrpo.rollout.sampling import sampling_seed
 from dagrpo.trainer.batches.batch import MicroBatch
 from dagrpo.trainer.config.lora import Lora
-from dagrpo.trainer.model.logit_stats import PLAIN, Extras, Read
+from dagrpo.trainer.model.head import PLAIN, Extras, Read
 from dagrpo.trainer.model.policy import Policy
 from dagrpo.trainer.model.vision_tower import tower_module
 

@@ -13,11 +13,8 @@ from dagrpo.checkpoints.modelling import PreTrainedModel
 from dagrpo.core.errors import UserError
 from dagrpo.trainer.batches.batch import MicroBatch, PaddedBatch
 from dagrpo.trainer.batches.packed_rows import PackedBatch
-from dagrpo.trainer.model.activation_checkpointing import checkpoint_activations
-from dagrpo.trainer.model.head import read_of_head
-from dagrpo.trainer.model.logit_stats import PLAIN, Extras, LogitProcessing, Read, Reading
-from dagrpo.trainer.model.packed_attention import NAME as PACKED
-from dagrpo.trainer.model.packed_attention import attend_by_segment
+from dagrpo.trainer.model.attention import PACKED, attend_by_segment
+from dagrpo.trainer.model.head import PLAIN, Extras, LogitProcessing, Read, Reading, read_of_head
 from dagrpo.trainer.model.vision_tower import Tower
 
 PROBE_TOKENS = 8
@@ -39,7 +36,7 @@ class Policy(torch.nn.Module):
     Its weights and their gradients are float32, whatever it computes in. In bfloat16 a forward pass casts the weights, as in
     mixed precision training with a float32 master copy (Micikevicius et al. 2018, arXiv 1710.03740, section 3.1): logits are
     cast back before the temperature, the softmax and the loss, and each micro-batch's gradient before it is added up. float16 is
-    used in the same way, with a scaled loss (see loss_scale.py). A head in float32 takes hidden states and weights as they
+    used in the same way, with a scaled loss (see LossScale). A head in float32 takes hidden states and weights as they
     are rounded to the other type, and multiplies them in float32, as SGLang's --enable-fp32-lm-head does.
     The losses are the trainer's alone: the load-balancing loss that some mixtures of experts train their router with is
     not part of them. The router is trained by the policy's own gradient.
@@ -87,15 +84,8 @@ class Policy(torch.nn.Module):
         )
         return self._read(batch.predicting(self._hidden(batch)), reading, head_chunk_tokens)
 
-    def checkpoint_activations(self) -> None:
-        """Keep only the inputs of each layer from now on: the backward pass computes the layer again.
-
-        Raises UserError if the model has no layers that support it.
-        """
-        checkpoint_activations(self.model)
-
     def take_packed(self) -> None:
-        """Prepare the model for packed rows as well; layout.py checks that it supports them."""
+        """Prepare the model for packed rows as well; prepare.py checks that it supports them."""
         attend_by_segment(self.model)
 
     def _hidden(self, batch: MicroBatch) -> Tensor:

@@ -6,7 +6,7 @@ from torch import Tensor
 from dagrpo.trainer.batches.batch import Batch, MicroBatch, PaddedBatch
 from dagrpo.trainer.batches.budget import Budget
 from dagrpo.trainer.batches.micro_batches import NOTHING, MicroBatchSplitter, Part
-from dagrpo.trainer.model.logit_stats import PLAIN, Extras
+from dagrpo.trainer.model.head import PLAIN, Extras
 from dagrpo.trainer.model.policy import Policy, Reference, TokenLogprobs, token_logprobs
 
 

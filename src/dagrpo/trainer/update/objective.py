@@ -13,7 +13,7 @@ from dagrpo.algorithms.divergence import divergence
 from dagrpo.algorithms.losses import LOSSES, aggregation_of, loss_of
 from dagrpo.algorithms.terms import TERMS, Coefficient, computed
 from dagrpo.algorithms.tokens import TokenBatch
-from dagrpo.trainer.model.logit_stats import Extras
+from dagrpo.trainer.model.head import Extras
 
 
 class Objective:

@@ -14,9 +14,15 @@ from dagrpo.trainer.batches.rollouts import Rollouts
 from dagrpo.trainer.clock import Clock
 from dagrpo.trainer.config.training import Training
 from dagrpo.trainer.model.fsdp import reduce_next
-from dagrpo.trainer.model.loss_scale import LossScale
 from dagrpo.trainer.model.memory import advice_on_memory
-from dagrpo.trainer.model.optimizer import clip_gradients, finite_everywhere, gradient_norm, take_step, warmed_up
+from dagrpo.trainer.model.optimizer import (
+    LossScale,
+    clip_gradients,
+    finite_everywhere,
+    gradient_norm,
+    take_step,
+    warmed_up,
+)
 from dagrpo.trainer.model.policy import Policy, Reference
 from dagrpo.trainer.model.vision_tower import tower_module
 from dagrpo.trainer.state.digest_table import Hash, StepDigests
