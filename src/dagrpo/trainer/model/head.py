@@ -1,4 +1,4 @@
-"""Language-model head: logprob and entropy of each token from hidden states, optionally in chunks.
+"""Language-model head: logprob and entropy of each token, optionally in chunks.
 
 With p the softmax of a token's logits and H its entropy, logprob[i] has the gradient onehot(i) - p, and the entropy -p (log p + H).
 Rows are read a few at a time. On a CPU these stay in the processor's cache, where an operation takes a third of its time; on any

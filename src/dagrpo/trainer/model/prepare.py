@@ -1,6 +1,6 @@
-"""Prepare a policy: padded or packed micro-batches, shared prompts, compiled layers, as runtime.training and runtime.sft ask.
+"""Prepare a policy: layout of micro-batches, shared prompts, compiled layers.
 
-What a section leaves open is decided here. Packed rows are for models whose tokens interact only in attention, and which take
+What runtime.training and runtime.sft leave open is decided here. Packed rows are for models whose tokens interact only in attention, and which take
 position ids. Unless a model's class and configuration rule that out, it is measured, as compiled layers are.
 """
 
