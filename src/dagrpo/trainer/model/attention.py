@@ -1,4 +1,4 @@
-"""Attention within the sequences of a packed row; on a CPU in float32.
+"""Attention within the segments of packed rows; float32 on CPUs.
 
 A mask over a whole row is never built. On a GPU in 16 bits one flash attention kernel computes sequences of any length
 (torch.nn.attention.varlen); elsewhere scaled dot-product attention does, all sequences of one length together. torch's CPU kernels for
