@@ -1,7 +1,7 @@
 """Prepare a policy: layout of micro-batches, shared prompts, compiled layers.
 
-What runtime.training and runtime.sft leave open is decided here. Packed rows are for models whose tokens interact only in attention, and which take
-position ids. Unless a model's class and configuration rule that out, it is measured, as compiled layers are.
+What runtime.training and runtime.sft leave open is decided here. Packed rows are for models whose tokens interact only in attention,
+and which take position ids. Unless a model's class and configuration rule that out, it is measured, as compiled layers are.
 """
 
 import inspect
