@@ -129,6 +129,13 @@ def test_reward_functions_are_asked_about_the_object_the_row_and_the_conversatio
     assert trajectory.reported == {"score": 5.0, "turns": 3.0}  # the third says None: nothing
 
 
+def test_reward_functions_see_what_follows_the_thoughts(tmp_path: Path) -> None:
+    policy = ScriptedPolicy('<think>secret</think>@add{"number": 2}', "<think>secret</think>2")
+    (trajectory,) = attempts(tmp_path, policy, environment="Unrewarded", rewards=["seen", "turns"])
+    assert trajectory.reported == {"seen": 1.0, "turns": 2.0}
+    assert "secret" in str(trajectory.messages)
+
+
 def test_a_reward_function_stands_beside_the_reward_of_the_class(tmp_path: Path) -> None:
     (trajectory,) = attempts(tmp_path, ScriptedPolicy("3"), rewards=["turns"])
     assert trajectory.reported == {"environment": 0.0, "turns": 1.0}

@@ -160,6 +160,23 @@ def test_an_answer_that_cannot_be_read_is_an_error_at_once_and_the_next_call_is_
     assert second == "fine"
 
 
+PAGED = BARE.replace('"result": {"tools": [tool]}', '"result": page(asked)').replace(
+    "for line in sys.stdin:",
+    """def page(asked):
+    number = int((asked.get("params") or {}).get("cursor") or 0)
+    tools = [{"name": f"say_{number}", "inputSchema": {"type": "object"}}]
+    return {"tools": tools} | ({"nextCursor": str(number + 1)} if number + 1 < PAGES else {})
+for line in sys.stdin:""",
+)
+
+
+def test_the_tools_of_all_pages_are_offered_and_a_list_without_end_is_refused() -> None:
+    config = Config(command=[sys.executable, "-c", PAGED.replace("PAGES", "3")])
+    assert [function.name for function in TOOL.functions(config)] == ["say_0", "say_1", "say_2"]
+    with pytest.raises(UserError, match="does not say what it offers"):
+        TOOL.functions(Config(command=[sys.executable, "-c", PAGED.replace("PAGES", "1_000_000_000")]))
+
+
 def test_a_result_is_not_matched_with_the_servers_own_patterns(tmp_path: Path) -> None:
     """One of them would take years, and nothing else would run."""
     text = "a" * 60 + "!"

@@ -82,6 +82,22 @@ def test_the_tokens_are_told_as_vllm_tells_them() -> None:
     assert answer.usage.prompt_tokens_details.cached_tokens == 0
 
 
+def test_thoughts_are_beside_the_content_and_the_answer_is_known_again() -> None:
+    session = session_with(ScriptedPolicy("<think>hm</think>\n3", "<think>cut off", "4"))
+
+    async def conversation(client: Any) -> list[tuple[str, str]]:
+        messages: list[Any] = [QUESTION]
+        told = []
+        for _ in range(3):
+            answer = (await client.chat.completions.create(model="p", messages=messages)).choices[0].message
+            told.append((answer.content, getattr(answer, "reasoning_content", "")))
+            messages += [{"role": "assistant", "content": answer.content}, QUESTION]
+        return told
+
+    assert talk(session, conversation) == [("3", "<think>hm</think>\n"), ("", "<think>cut off"), ("4", "")]
+    assert len(session.samples()) == 1
+
+
 def test_going_back_to_an_earlier_turn_is_a_second_sample() -> None:
     policy = ScriptedPolicy("a", "b", "c", "d")
     session = session_with(policy)

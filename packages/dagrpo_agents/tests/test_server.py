@@ -273,6 +273,67 @@ def test_connections_without_a_key_are_bounded_and_programs_still_answered() -> 
     with_gateway(test)
 
 
+@pytest.mark.parametrize(
+    "sent",
+    [
+        "GET /v1/models HTTP/1.1\r\nAuthorization Bearer KEY\r\n\r\n",
+        "GET /v1/models HTTP/1.1\r\nAuthorization: Bearer KEY\x00\r\n\r\n",
+        "GET /v1/models HTTP/1.1\r\nHost: x\r\n Authorization : Bearer KEY\r\n\r\n",
+        "GET /KEY/v1/models HTTP/KEY\r\n\r\n",
+        "KEY\r\n\r\n",
+        "GET /v1/models HTTP/1.1\r\nHost: x\r\n\r\nKEY KEY KEY\r\n\r\n",
+        "POST /v1/chat/completions HTTP/1.1\r\nAuthorization: Bearer KEY\r\nContent-Length: KEY\r\n\r\n",
+        "POST /BASE/chat/completions HTTP/1.1\r\nAuthorization: Bearer KEY\r\nTransfer-Encoding: chunked\r\n\r\nKEY\r\n",
+    ],
+)
+def test_no_key_of_a_malformed_request_gets_into_the_log(caplog: pytest.LogCaptureFixture, sent: str) -> None:
+    caplog.set_level("DEBUG")
+
+    async def test(gateway: Gateway, http: ClientSession) -> None:
+        async with gateway.admit(session_with(ScriptedPolicy())) as access:
+            reader, writer = await _connected(
+                gateway,
+                sent.replace("KEY", access.key)
+                .replace("/BASE", access.base_url.removeprefix(gateway.address))
+                .encode(),
+            )
+            writer.write_eof()
+            await asyncio.wait_for(reader.read(), 5)
+            writer.close()
+            assert access.key not in caplog.text
+
+    with_gateway(test)
+
+
+def test_a_conversation_that_is_far_too_long_is_refused_before_the_event_loop_renders_it() -> None:
+    class Counting(PlainChat):
+        def prompt(self, messages: Any, tools: Any) -> Any:
+            rendered.append(messages)
+            return super().prompt(messages, tools)
+
+    rendered: list[Any] = []
+    long = "x" * (7 << 20)
+    function = {"name": "f", "description": long, "parameters": {}}
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": json.dumps({"x": long})}}
+    bodies: list[dict[str, Any]] = [
+        {"messages": [{"role": "user", "content": long}]},
+        {"messages": [{"role": "user", "content": [{"type": "text", "text": "x" * (1 << 20)}] * 7}]},
+        {"messages": [{"role": "user", "content": "1"}], "tools": [{"type": "function", "function": function}]},
+        {"messages": [{"role": "assistant", "tool_calls": [call]}]},
+    ]
+
+    async def test(gateway: Gateway, http: ClientSession) -> None:
+        session = session_with(ScriptedPolicy("a"))
+        session.chat = Counting()
+        async with gateway.admit(session) as access:
+            for body in bodies:
+                status, answer = await ask(http, access.base_url, access.key, body)
+                assert (status, answer["error"]["code"]) == (400, "max_tokens")
+        assert rendered == []
+
+    with_gateway(test)
+
+
 def _half_a_request(access: server.Access) -> tuple[bytes, bytes]:
     """A request with the session's key, without the end of its body; and that end."""
     path, body = access.base_url.removeprefix("http://").partition("/")[2], json.dumps(BODY).encode()

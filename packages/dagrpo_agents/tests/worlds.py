@@ -80,6 +80,11 @@ def turns(prompts: list[object], completions: list[list[dict[str, object]]], **r
     return [sum(message["role"] == "assistant" for message in completion) for completion in completions]
 
 
+def seen(completions: list[list[dict[str, object]]], **row: object) -> list[float]:
+    """Return 1 if no thought is in what it sees, else 0."""
+    return ["secret" not in str(completion) for completion in completions]
+
+
 def right_columns(ground_truth: list[str], index: list[int], **row: object) -> list[None]:
     assert (ground_truth, index) == (["3"], [0])
     return [None]

@@ -16,11 +16,14 @@ from dagrpo.core.image_tokens import picture_lengths, with_lengths
 from dagrpo.core.trajectory import Prompt, TokenSample, Trajectory
 from dagrpo.core.types import Completion, StopReason, ToolCall
 from dagrpo.engine.errors import ServerError
-from dagrpo_answers.own_text import opened_thought
+from dagrpo_answers.own_text import opened_thought, without_thoughts
 
 Complete = Callable[[tuple[int, ...], int], Awaitable[Completion]]
 """Has the policy continue some tokens, [prompt], by at most so many."""
 PROMPT_TAIL = 40  # characters, enough for the mark of a thought
+# Characters of new messages that are rendered at most, in all and for each token of the limit: a tokenizer takes a second for 3 million,
+# in which the event loop would wait, and then no limit has room for them.
+RENDERED, RENDERED_PER_TOKEN = 1 << 18, 8
 
 
 class SessionOver(Exception):
@@ -83,6 +86,8 @@ class Session:
         """
         self.require_another_turn()
         offered = self.prompt.tools if tools is None else tools
+        if not self.may_fit(sum(len(message.get("content") or "") for message in new)):
+            raise SessionOver("max_tokens")
         parent, prompt = self._prompt(new, after, offered)
         room = self.limits.tokens - len(prompt)
         if room < 1:
@@ -110,6 +115,10 @@ class Session:
         """Raise SessionOver if the attempt has used up its turns."""
         if self._started >= self.limits.turns:
             raise SessionOver("max_turns")
+
+    def may_fit(self, characters: int) -> bool:
+        """Return False for texts of so many characters that they exceed the limit of tokens, without a look at them."""
+        return characters <= max(RENDERED, RENDERED_PER_TOKEN * self.limits.tokens)
 
     def _prompt(
         self, new: Sequence[Message], after: Turn | None, tools: Sequence[ToolSchema]
@@ -225,6 +234,13 @@ def answer_of(session: Session, turn: Turn) -> str:
     """Return what a user reads of a turn without calls. A thought that its prompt opened begins with its mark, unless it is parsed."""
     opened = opened_thought(session.prompt.text[-PROMPT_TAIL:]) if turn.answer.is_whole else ""
     return opened + turn.answer.content
+
+
+def without_thoughts_of(session: Session, turn: Turn, text: str) -> str:
+    """Return a text of a turn without its thoughts, as reward functions and programs get it, like the verifiers (docs/rewards.md)."""
+    opened = opened_thought(session.prompt.text[-PROMPT_TAIL:]) if turn.answer.is_whole else ""
+    rest = without_thoughts(opened + text)
+    return rest if rest == text else rest.strip()
 
 
 def _graded(prompt: str, chat: ChatFormat, last: Turn | None) -> str:

@@ -1,15 +1,28 @@
 """Connections that have shown no key: bounded in number and time."""
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 HOST = "127.0.0.1"
 SHUTDOWN_SECONDS = 1.0
 STRANGER_SECONDS = 10.0  # that a connection has to send its headers, with a key
 MOST_STRANGERS = 256  # connections that have not; the oldest gives way
+
+
+def _leave_out_request(record: logging.LogRecord) -> bool:
+    """Leave an error that quotes a malformed request out of a record: it may quote a key."""
+    if record.exc_info and isinstance(record.exc_info[1], HttpProcessingError | web.RequestPayloadError):
+        record.exc_info = None
+    return True
+
+
+logger = logging.getLogger(__name__)
+logger.addFilter(_leave_out_request)
 
 
 class Strangers:
@@ -52,7 +65,7 @@ async def listen(
     application: web.Application, connect: Callable[[web.Server], web.RequestHandler], port: int = 0
 ) -> AsyncIterator[int]:
     """Serve an application at 127.0.0.1, with the protocols that `connect` returns for new connections; yield its port."""
-    runner = web.AppRunner(application, access_log=None, shutdown_timeout=SHUTDOWN_SECONDS)
+    runner = web.AppRunner(application, access_log=None, logger=logger, shutdown_timeout=SHUTDOWN_SECONDS)
     await runner.setup()
     server = runner.server
     assert server is not None, "it has been set up"

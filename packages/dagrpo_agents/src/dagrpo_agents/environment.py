@@ -23,6 +23,7 @@ from dagrpo.core.section import Texts
 from dagrpo.core.user_code import NamedCode
 from dagrpo.rewards.reporting import as_reward
 from dagrpo.rollout.agents import Agent, AgentContext, AgentKind, Limits
+from dagrpo.rollout.session import without_thoughts_of
 from dagrpo.tools import CallContext, InfrastructureFailure, ToolFunction
 from dagrpo.tools.connections.described import described
 from dagrpo.tools.connections.own_code import answer_of, imported, trusted_result_of
@@ -30,6 +31,7 @@ from dagrpo_agents.episode import ENVIRONMENT_REWARD, attempt_in
 from dagrpo_agents.shared_random import SharedRandom
 
 if TYPE_CHECKING:
+    from dagrpo.chat.renderers import Message
     from dagrpo.core.trajectory import Prompt, Trajectory
     from dagrpo.rollout.session import Session
 
@@ -94,8 +96,18 @@ class ObjectEpisode:
         if not self._reward_functions:
             return own
         prompt = self._session.prompt
-        conversation = self._session.turns[-1].messages[len(prompt.row.prompt) :] if self._session.turns else ()
-        return {**own, **await rewards_by(self._reward_functions, self._environment, _row(prompt), conversation)}
+        return {**own, **await rewards_by(self._reward_functions, self._environment, _row(prompt), self._completion())}
+
+    def _completion(self) -> list[Message]:
+        """Return the messages after the prompt, the policy's without its thoughts."""
+        turns, messages = self._session.turns, []
+        for message in turns[-1].messages[len(self._session.prompt.row.prompt) :] if turns else ():
+            if message["role"] == "assistant":
+                turn = turns[sum(each["role"] == "assistant" for each in messages)]
+                message = {key: value for key, value in message.items() if key != "reasoning_content"}
+                message["content"] = without_thoughts_of(self._session, turn, message["content"])
+            messages.append(message)
+        return messages
 
     async def _own_reward(self) -> Mapping[str, float]:
         if not hasattr(self._environment, GET_REWARD):

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 
 DIED = "died"
+MOST_TOOLS = 10_000
 MOST_LOG_BYTES = 8 << 20  # of what a program writes to stderr: beyond, the file begins again
 SECONDS_BETWEEN_LOOKS = 5.0
 
@@ -70,9 +71,15 @@ class Connection:
         client = await self._connected()
         try:
             async with asyncio.timeout(self._address.seconds):
-                tools = (await client.list_tools()).tools
+                page = await client.list_tools()
+                tools = [*page.tools]
+                while page.next_cursor is not None and len(tools) < MOST_TOOLS:
+                    page = await client.list_tools(cursor=page.next_cursor)
+                    tools += page.tools
         except Exception as error:  # the border to other people's programs
             raise InfrastructureFailure(f"{self._address} does not say what it offers: {_reason(error)}") from error
+        if page.next_cursor is not None:
+            raise InfrastructureFailure(f"{self._address} does not say what it offers: it lists tools without end.")
         return [
             ToolFunction(name=tool.name, description=tool.description or tool.name, parameters=dict(tool.input_schema))
             for tool in tools

@@ -43,12 +43,14 @@ class Conversation:
     async def answer(self, request: ChatRequest) -> Reply:
         """Return the policy's turn. Raises Refused if the attempt is over, or the chat template refuses these messages."""
         async with self._one_at_a_time:
+            if not self.session.may_fit(request.characters):
+                raise self._no_further_turn("max_tokens")
             messages, tools = tuple(map(_identity, request.messages)), json.dumps(request.tools, sort_keys=True)
             if request.again and (lost := self._same(messages, tools)):
                 return lost.reply
             earlier = self._longest_beginning(messages, tools)
             new = request.messages[len(earlier.messages) :] if earlier else request.messages
-            reply = reply_of(await self._ask(request, new, earlier.reply.turn if earlier else None))
+            reply = reply_of(self.session, await self._ask(request, new, earlier.reply.turn if earlier else None))
             self._exchanges.append(_Exchange(reply=reply, messages=(*messages, _identity(reply.message)), tools=tools))
             return reply
 
@@ -56,12 +58,15 @@ class Conversation:
         try:
             return await self.session.ask(new, after, request.tools, most=request.most)
         except SessionOver as over:
-            self.over = over.reason
-            raise Refused(f"{OVER.get(over.reason, over.reason)}.", code=over.reason) from None
+            raise self._no_further_turn(over.reason) from None
         except ServerError:
             raise
         except UserError as error:
             raise Refused(f"messages: {error}") from None
+
+    def _no_further_turn(self, reason: StopReason) -> Refused:
+        self.over = reason
+        return Refused(f"{OVER.get(reason, reason)}.", code=reason)
 
     def _longest_beginning(self, messages: tuple[Any, ...], tools: str) -> _Exchange | None:
         """Return the turn whose conversation is the longest beginning of this one; the newest of several."""

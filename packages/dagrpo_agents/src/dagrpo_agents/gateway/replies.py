@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dagrpo.chat.renderers import ParsedAnswer, ParsedCall
-from dagrpo.rollout.session import Turn
+from dagrpo.chat.renderers import ParsedCall
+from dagrpo.rollout.session import Session, Turn, without_thoughts_of
 from dagrpo_agents.gateway.requests import ChatRequest
 
 
@@ -23,12 +23,19 @@ class Reply:
     message: Mapping[str, Any]
 
 
-def reply_of(turn: Turn) -> Reply:
-    """Return the assistant's message, for the program and for recognising it when it comes back."""
+def reply_of(session: Session, turn: Turn) -> Reply:
+    """Return the assistant's message, for the program and for recognising it when it comes back.
+
+    Its content has no thought, and the calls that cannot be parsed, so that none is lost.
+    """
     answer = turn.answer
-    message: dict[str, Any] = {"role": "assistant", "content": _content(answer)}
-    if answer.thinking:
-        message["reasoning_content"] = answer.thinking
+    content = without_thoughts_of(session, turn, answer.content)
+    unreadable = [call.raw for call in answer.calls if not call.is_readable]
+    message: dict[str, Any] = {"role": "assistant", "content": "\n".join(filter(None, [content, *unreadable]))}
+    if thinking := answer.thinking or (
+        "" if content == answer.content else answer.content.strip().removesuffix(content)
+    ):
+        message["reasoning_content"] = thinking
     if calls := readable_calls(turn):
         message["tool_calls"] = [_call(call_id, call) for call_id, call in calls]
         message["content"] = message["content"] or None
@@ -38,12 +45,6 @@ def reply_of(turn: Turn) -> Reply:
 def readable_calls(turn: Turn) -> list[tuple[str, ParsedCall]]:
     """Return the calls that a program can carry out or refuse, with their ids."""
     return [(f"call_{turn.number}_{place}", call) for place, call in enumerate(turn.answer.calls) if call.is_readable]
-
-
-def _content(answer: ParsedAnswer) -> str:
-    """Return the text, with the calls that cannot be parsed, so that none is lost."""
-    unreadable = [call.raw for call in answer.calls if not call.is_readable]
-    return "\n".join(filter(None, [answer.content, *unreadable]))
 
 
 def _call(call_id: str, call: ParsedCall) -> dict[str, Any]:

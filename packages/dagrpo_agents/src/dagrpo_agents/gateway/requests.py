@@ -4,6 +4,7 @@ Temperature, top_p and seed are ignored: section rollout has the sampling parame
 not supported (several answers, stop texts, enforced formats, images) are refused instead of ignored.
 """
 
+import json
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -120,6 +121,7 @@ class ChatRequest:
     stream: bool
     usage_chunk: bool  # a stream's last chunk is to be the usage, and nothing else
     ignored: tuple[str, ...]  # keys of which section rollout decides
+    characters: int  # of all texts
     again: bool  # the client has asked this before, and got no answer
 
 
@@ -135,15 +137,17 @@ def read_request(data: bytes, *, again: bool = False) -> ChatRequest:
     _require_possible(body)
     offered = body.tool_choice != "none"
     limits = [limit for limit in (body.max_tokens, body.max_completion_tokens) if limit is not None]
+    tools = tuple(received["tools"]) if body.tools and offered else ()
     return ChatRequest(
         messages=tuple(_plain(message, place) for place, message in enumerate(body.messages)),
-        tools=tuple(received["tools"]) if body.tools and offered else (),
+        tools=tools,
         model=body.model,
         most=min(limits, default=None),
         logprobs=bool(body.logprobs),
         stream=bool(body.stream),
         usage_chunk=bool(body.stream_options and body.stream_options.include_usage),
         ignored=tuple(key for key in IGNORED if received.get(key) is not None),
+        characters=len(json.dumps([received["messages"], tools], ensure_ascii=False)),
         again=again,
     )
 
