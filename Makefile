@@ -84,7 +84,7 @@ oracle: setup .venv-megatron/.installed .venv-objectives/.installed ## after a c
 	touch $@
 
 .venv-verifiers/dagrpo.lock.sha256: requirements/verifiers.lock | setup
-	.venv/bin/python -c 'from pathlib import Path; from dagrpo_agents.verifiers_package import python_of; python_of(Path(".venv-verifiers"), Path("$<"))'
+	.venv/bin/python -c 'from pathlib import Path; from dagrpo_agents.verifiers import python_of; python_of(Path(".venv-verifiers"), Path("$<"))'
 	touch $@
 
 verifiers: .venv-verifiers/dagrpo.lock.sha256 ## the tests that run the package verifiers, alone: a package index is needed

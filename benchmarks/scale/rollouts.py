@@ -24,9 +24,8 @@ from dagrpo.core.types import Row, Score
 from dagrpo.report.attempt import attempt_of
 from dagrpo.report.rollouts import COLUMNS
 from dagrpo.report.samples import best_and_worst
-from dagrpo.rollout.attempts_file import AttemptsFile, write_attempts
+from dagrpo.rollout.attempts_file import AttemptsFile, kept_rollouts, write_attempts
 from dagrpo.rollout.config import KeepRollouts
-from dagrpo.rollout.kept_rollouts import kept_rollouts
 from dagrpo.trainer.batches.rollouts import Rollouts
 from dagrpo.trainer.metrics.step import rollout_rows
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.hostile import anything
 from transformers.utils.chat_template_utils import render_jinja_template
 
-from dagrpo.chat.templates import TemplateRefusal, render_template
+from dagrpo.chat.rendering import TemplateRefusal, render_template
 from dagrpo.core.errors import UserError
 from dagrpo.models.tokenizer import CHAT_TEMPLATE, CHAT_TEMPLATE_WITH_TOOLS
 

@@ -26,7 +26,7 @@ from dagrpo.engine.errors import ServerError
 from dagrpo.engine.http import Endpoint
 from dagrpo.engine.servers import MOST_OPEN_FILES, raise_open_files
 from dagrpo.engine.sglang import connect
-from dagrpo.engine.sglang.command import server_command, server_environment, write_settings
+from dagrpo.engine.sglang.command import Serving, server_command, server_environment, write_settings
 from dagrpo.engine.sglang.server import SGLangServer, free_port
 
 
@@ -193,17 +193,8 @@ def server_elsewhere(tiny_model: Path, tmp_path: Path) -> Iterator[str]:
     home.mkdir()
     settings = write_settings(home, "by hand")
     port = free_port(None)
-    command = server_command(
-        tiny_model,
-        sglang.Config(),
-        port,
-        settings,
-        dtype="float32",
-        head_dtype=None,
-        device="cpu",
-        deterministic=True,
-        version="old",
-    )
+    serving = Serving(model=tiny_model, config=sglang.Config(), version="old")
+    command = server_command(serving, port, settings, device="cpu")
     script = 'mount -t tmpfs -o size=2g none /dev/shm && exec "$@"'
     process = subprocess.Popen(
         ["unshare", "-m", "sh", "-c", script, "sh", *command],

@@ -13,7 +13,7 @@ from dagrpo.core.section import HeadDtype
 from dagrpo.engine import sglang
 from dagrpo.engine.interface import AdapterForm
 from dagrpo.engine.servers import Part
-from dagrpo.engine.sglang.command import server_command, write_settings
+from dagrpo.engine.sglang.command import Serving, server_command, write_settings
 from dagrpo.utils.gpu_specs import gpu_named
 
 # The types that a backend's kernels take: fa3 by the check in sgl_kernel's flash_ops ("only supports fp16, bf16, and fp8_e4m3"),
@@ -82,20 +82,17 @@ class Case:
         model = folder / "model"
         model.mkdir(parents=True)
         (model / "config.json").write_text(json.dumps(PICTURES if self.pictures else TEXT))
-        command = server_command(
-            model,
-            sglang.Config(release_memory=self.release_memory, tensor_parallel=self.tensor_parallel),
-            30_000,
-            write_settings(folder, "0" * 64),
+        serving = Serving(
+            model=model,
+            config=sglang.Config(release_memory=self.release_memory, tensor_parallel=self.tensor_parallel),
             dtype=self.dtype,
             head_dtype=self.head_dtype,
-            device="cuda",
             deterministic=self.deterministic,
-            version="initial",
-            pictures=self.pictures,
             adapter=ADAPTER if self.adapter else None,
             part=None if self.machines == 1 else Part(number=1, of=self.machines, store="10.0.0.1:29500"),
         )
+        settings = write_settings(folder, "0" * 64)
+        command = server_command(serving, 30_000, settings, device="cuda", pictures=self.pictures)
         gpu = gpu_named(self.card)
         return {
             "command": command,

@@ -11,10 +11,9 @@ import pytest
 from tests.rollout import conversations
 
 from dagrpo.rollout import attempts_file
-from dagrpo.rollout.attempts_file import AttemptsFile, write_attempts
+from dagrpo.rollout.attempts_file import LONG, AttemptsFile, best_and_worst, kept_rollouts, write_attempts
 from dagrpo.rollout.build_table import rounded
 from dagrpo.rollout.config import KeepRollouts
-from dagrpo.rollout.kept_rollouts import LONG, best_and_worst, kept_rollouts
 from dagrpo.rollout.table import REWARDS, TRAINING_ROLLOUTS, with_texts
 from dagrpo.utils.tables import read_parquet, write_parquet
 

@@ -19,7 +19,7 @@ from tests.tools.calls import context
 
 from dagrpo.core.errors import UserError
 from dagrpo.tools import InfrastructureFailure, OpenTool, ToolFailure, ToolPlace
-from dagrpo_agents import mcp_connection
+from dagrpo_agents import mcp_tool
 from dagrpo_agents.mcp_tool import TOOL, Config
 
 SERVER = [sys.executable, str(Path(__file__).with_name("stdio_server.py"))]
@@ -76,8 +76,8 @@ def test_one_server_answers_all_and_is_started_again_when_it_dies(tmp_path: Path
 
 
 def test_a_program_that_writes_much_to_stderr_fills_no_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mcp_connection, "MOST_LOG_BYTES", 10_000)
-    monkeypatch.setattr(mcp_connection, "SECONDS_BETWEEN_LOOKS", 0.02)
+    monkeypatch.setattr(mcp_tool, "MOST_LOG_BYTES", 10_000)
+    monkeypatch.setattr(mcp_tool, "SECONDS_BETWEEN_LOOKS", 0.02)
 
     async def ask() -> list[int]:
         sizes = []

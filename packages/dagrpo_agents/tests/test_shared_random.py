@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from numpy.random import mtrand
 
-from dagrpo_agents.shared_random import SharedRandom
+from dagrpo_agents.environment import SharedRandom
 
 GENERATORS = [np.random.MT19937, np.random.PCG64, np.random.Philox, np.random.SFC64]
 

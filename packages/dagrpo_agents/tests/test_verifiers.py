@@ -12,8 +12,7 @@ from packages.dagrpo_agents.tests.test_environment import context_in
 
 from dagrpo.core.errors import UserError
 from dagrpo.core.trajectory import Trajectory
-from dagrpo_agents.verifiers import Config, open_verifiers
-from dagrpo_agents.verifiers_package import python_of, worker_command
+from dagrpo_agents.verifiers import Config, open_verifiers, python_of, worker_command
 
 ROOT = Path(__file__).parents[3]
 TASKSETS = Path(__file__).with_name("tasksets")

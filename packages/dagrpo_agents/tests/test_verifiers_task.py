@@ -12,7 +12,7 @@ from dagrpo.data.config import Data
 from dagrpo.data.task import TaskRows, get_task
 from dagrpo.pipeline.validation import require_fitting_tasks
 from dagrpo.rewards.grading import Grader
-from dagrpo_agents import verifiers_package
+from dagrpo_agents import verifiers
 
 
 def task(number: int, prompt: Any = None) -> dict[str, Any]:
@@ -24,7 +24,7 @@ def loaded(monkeypatch: pytest.MonkeyPatch, tasks: list[dict[str, Any]], program
     """What is made of a taskset that lists these."""
     lines = "\n".join(map(json.dumps, tasks))
     command = [sys.executable, "-c", program or f"print({lines!r})"]
-    monkeypatch.setattr(verifiers_package, "worker_command", lambda *_, **__: command)
+    monkeypatch.setattr(verifiers, "worker_command", lambda *_, **__: command)
     params = Data.model_validate({"verifiers": {"taskset": "sums", "train": 2, "test": 1}})
     return get_task("verifiers").load(params)
 

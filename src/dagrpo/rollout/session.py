@@ -21,7 +21,7 @@ from dagrpo_answers.own_text import opened_thought, without_thoughts
 Complete = Callable[[tuple[int, ...], int], Awaitable[Completion]]
 """Has the policy continue some tokens, [prompt], by at most so many."""
 PROMPT_TAIL = 40  # characters, enough for the mark of a thought
-# Characters of new messages that are rendered at most, in all and for each token of the limit: a tokenizer takes a second for 3 million,
+# Most characters of new messages that are rendered, in all and for each token of the limit: a tokenizer takes a second for 3 million,
 # in which the event loop would wait, and then no limit has room for them.
 RENDERED, RENDERED_PER_TOKEN = 1 << 18, 8
 
@@ -117,7 +117,7 @@ class Session:
             raise SessionOver("max_turns")
 
     def may_fit(self, characters: int) -> bool:
-        """Return False for texts of so many characters that they exceed the limit of tokens, without a look at them."""
+        """Return False for texts that are too long for the limit of tokens by their number of characters."""
         return characters <= max(RENDERED, RENDERED_PER_TOKEN * self.limits.tokens)
 
     def _prompt(

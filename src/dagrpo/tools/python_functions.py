@@ -15,8 +15,7 @@ from dagrpo.core.errors import UserError
 from dagrpo.core.section import Texts
 from dagrpo.core.user_code import NamedCode
 from dagrpo.tools import CallContext, StatelessTool, Tool, ToolFunction, ToolSection
-from dagrpo.tools.connections.described import described
-from dagrpo.tools.connections.own_code import answer_of, imported
+from dagrpo.tools.connections.own_code import answer_of, described, imported
 
 KEY = "rollout.tools.python_functions.functions"
 

@@ -6,8 +6,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from dagrpo.rewards.hacking import WINDOW, hacked
+from dagrpo.rollout.attempts_file import kept_rollouts
 from dagrpo.rollout.collect import FailedPrograms
-from dagrpo.rollout.kept_rollouts import kept_rollouts
 from dagrpo.trainer.batches.rollouts import Rollouts
 from dagrpo.trainer.checks.suite import CheckSuite, Figures, storable
 from dagrpo.trainer.clock import Clock

@@ -15,7 +15,7 @@ from tests.pictures import picture
 from tests.rollout.problems import task_row
 
 from dagrpo.chat.renderers import CHATS, Message
-from dagrpo.chat.templates import render_template
+from dagrpo.chat.rendering import render_template
 from dagrpo.core.image_tokens import picture_lengths
 from dagrpo.models.chat_template import QWEN2_5_VL_TOOLS, SMOLLM2_TOOLS, fitting_templates
 from dagrpo.models.gguf import gguf_path

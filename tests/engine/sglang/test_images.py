@@ -15,7 +15,7 @@ from dagrpo.core.types import PictureTokens, PromptPictures, SamplingRequest, Sc
 from dagrpo.engine.errors import ServerError
 from dagrpo.engine.http import Endpoint
 from dagrpo.engine.sglang.images import sent_pictures
-from dagrpo.engine.sglang.model_check import require_servable
+from dagrpo.engine.sglang.server import require_servable
 from dagrpo.utils.files import write_json
 
 START, IMAGE, END, VIDEO = 90, 91, 92, 93

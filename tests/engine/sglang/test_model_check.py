@@ -10,8 +10,7 @@ from tests.hostile import NOT_IN_THE_FOLDER
 from dagrpo.core.errors import UserError
 from dagrpo.engine import open_engine, sglang
 from dagrpo.engine.errors import ServerError
-from dagrpo.engine.sglang.model_check import require_servable
-from dagrpo.engine.sglang.server import SGLangServer
+from dagrpo.engine.sglang.server import SGLangServer, require_servable
 from dagrpo.utils.files import write_json
 
 

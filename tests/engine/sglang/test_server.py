@@ -24,6 +24,7 @@ from dagrpo.engine import open_engine, sglang
 from dagrpo.engine.errors import ServerError
 from dagrpo.engine.interface import WITHOUT_WEIGHTS, AdapterForm
 from dagrpo.engine.pool import ServerPool
+from dagrpo.engine.sglang.command import Serving
 from dagrpo.engine.sglang.server import SGLangServer, free_port
 from dagrpo.utils.files import read_json, write_json
 
@@ -234,7 +235,7 @@ def test_a_port_that_another_server_took_in_between_is_left_to_it(
         asked.append(free_port(wanted) if asked else taken)
         return asked[-1]
 
-    def command(model: Path, engine: sglang.Config, port: int, *rest: object, **about: object) -> list[str]:
+    def command(serving: Serving, port: int, *rest: object, **about: object) -> list[str]:
         return [sys.executable, "-c", SCRIPTED_SERVER, str(port), server.api_key]
 
     monkeypatch.setattr("dagrpo.engine.sglang.server.free_port", first_the_taken_one)
@@ -273,8 +274,8 @@ def test_a_server_begins_again_at_its_port_with_weights_only_where_they_stay_the
         client.close()
     again = server.begun_again()
     assert launched == [server, again]
-    assert again._version.startswith(WITHOUT_WEIGHTS)
-    assert again._has_weights == (form is not None)
+    assert again.serving.version.startswith(WITHOUT_WEIGHTS)
+    assert again.serving.has_weights == (form is not None)
     assert again.endpoint.address == server.endpoint.address
 
 

@@ -35,7 +35,7 @@ def _start(monkeypatch: pytest.MonkeyPatch, tiny_model: Path, tmp_path: Path, pr
     tool = tmp_path / program
     shutil.copy("/bin/sleep", tool)
 
-    def command(model: Path, engine: sglang.Config, port: int, *_: object, **__: object) -> list[str]:
+    def command(serving: object, port: int, *_: object, **__: object) -> list[str]:
         return [sys.executable, "-c", STAND_IN, str(port), str(tool), folder]
 
     monkeypatch.setattr(server_module, "server_command", command)

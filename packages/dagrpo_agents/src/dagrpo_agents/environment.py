@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+import logging
+import random
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from types import MethodType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
+import numpy as np
 from pydantic import Field
 
 from dagrpo.core.errors import UserError
@@ -22,18 +25,118 @@ from dagrpo.core.escape import brief
 from dagrpo.core.section import Texts
 from dagrpo.core.user_code import NamedCode
 from dagrpo.rewards.reporting import as_reward
+from dagrpo.rollout.agent_loop import User, attempt
 from dagrpo.rollout.agents import Agent, AgentContext, AgentKind, Limits
 from dagrpo.rollout.session import without_thoughts_of
+from dagrpo.rollout.tool_runtime.toolbox import Toolbox
 from dagrpo.tools import CallContext, InfrastructureFailure, ToolFunction
-from dagrpo.tools.connections.described import described
-from dagrpo.tools.connections.own_code import answer_of, imported, trusted_result_of
-from dagrpo_agents.episode import ENVIRONMENT_REWARD, attempt_in
-from dagrpo_agents.shared_random import SharedRandom
+from dagrpo.tools.connections.own_code import answer_of, described, imported, trusted_result_of
+from dagrpo.utils.console import say
 
 if TYPE_CHECKING:
-    from dagrpo.chat.renderers import Message
+    from dagrpo.chat.renderers import Message, ToolSchema
     from dagrpo.core.trajectory import Prompt, Trajectory
     from dagrpo.rollout.session import Session
+
+
+logger = logging.getLogger(__name__)
+
+
+class SharedRandom:
+    """Watcher of the module functions of `random` and `numpy.random` while some code runs."""
+
+    def __init__(self, owner: str) -> None:
+        self._owner = owner
+        self._has_warned = False
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Warn if the block, which runs user code, changes a shared generator. Other attempts may run the same code meanwhile."""
+        if self._has_warned:
+            yield
+            return
+        before = _state()
+        try:
+            yield
+        finally:
+            if _state() != before:
+                self._warn()
+
+    def _warn(self) -> None:
+        if self._has_warned:  # by an attempt beside this one
+            return
+        self._has_warned = True
+        sentence = (
+            f"{self._owner} draws random numbers from the module random or numpy.random, which all attempts share: two runs will "
+            "differ. Draw them from random.Random(index), with the index that reset is given."
+        )
+        logger.warning(sentence)
+        say(sentence)
+
+
+def _state() -> tuple[object, ...]:
+    of_numpy = np.random.get_state(legacy=False)["state"].values()  # of whatever generator numpy was given
+    return random.getstate(), *(part.tobytes() if isinstance(part, np.ndarray) else part for part in of_numpy)
+
+
+ENVIRONMENT_REWARD = "environment"  # the name under which an environment's own reward is reported
+
+
+class Episode(User, Protocol):
+    """Episode of an environment, for one attempt: a user that offers functions."""
+
+    @property
+    def functions(self) -> Sequence[ToolFunction]:
+        """Return the functions that the policy may call."""
+        ...
+
+    async def call(self, function: str, arguments: Mapping[str, Any], context: CallContext) -> str:
+        """Return a call's result. Raises ToolFailure."""
+        ...
+
+    async def forget(self, trajectory: str) -> None:
+        """End the calls of a trajectory."""
+        ...
+
+
+async def attempt_in(
+    episode: Episode, limits: Limits, sample_index: int, session: Session, *, fresh: bool = False
+) -> Trajectory:
+    """Make one attempt, ended by an answer, the environment, a limit, or a failure that is not the policy's.
+
+    Raises UserError if the chat template leaves out the environment's text or tools, except for a `fresh` model, which learns calls by
+    chance.
+    """
+    own = tuple(function.schema for function in episode.functions)
+    if not fresh:
+        _require_tools_shown(session, own)
+    return await attempt(
+        session,
+        sample_index,
+        user=episode,
+        toolbox=Toolbox({function.name: episode for function in episode.functions}, limits),
+        tools=(*session.prompt.tools, *own),
+        limits=limits,
+    )
+
+
+def _require_tools_shown(session: Session, own: Sequence[ToolSchema]) -> None:
+    """Raise UserError if the chat template leaves out the environment's tools.
+
+    Stage prepare checks the tools of a task (data/filters/prompt_length.py); those of an environment are known here first.
+    """
+    prompt, chat = session.prompt, session.chat
+    if not own or prompt.row.demonstration:
+        return
+    _, without_tools = chat.prompt(prompt.row.prompt, prompt.tools)
+    _, with_tools = chat.prompt(prompt.row.prompt, (*prompt.tools, *own))
+    if with_tools == without_tools:
+        raise UserError(
+            f"The environment offers the tool {own[0]['function']['name']}, but the model's chat template does not describe tools, "
+            "so that the policy would never learn of it: choose a model, or a model.chat_template, that describes tools, or set "
+            "rollout.chat to {name: renderers} with the model's family."
+        )
+
 
 KEY = "rollout.agent.environment"
 GET_REWARD = "get_reward"

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, TextIO
 
 from dagrpo.core.untrusted_json import read_json
-from dagrpo.tools.connections.over_http import MOST_BYTES
+from dagrpo.tools.retrieval.client import MOST_BYTES
 
 if TYPE_CHECKING:
     from anyio.abc import Process

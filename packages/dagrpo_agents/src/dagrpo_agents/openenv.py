@@ -18,7 +18,7 @@ from dagrpo.core.errors import UserError
 from dagrpo.rewards.reporting import as_reward
 from dagrpo.rollout.agents import Agent, AgentContext, AgentKind, Limits
 from dagrpo.tools import CallContext, InfrastructureFailure, ToolFailure, ToolFunction, as_text
-from dagrpo_agents.episode import ENVIRONMENT_REWARD, attempt_in
+from dagrpo_agents.environment import ENVIRONMENT_REWARD, attempt_in
 from dagrpo_answers.own_text import without_thoughts
 
 if TYPE_CHECKING:

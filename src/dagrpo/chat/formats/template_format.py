@@ -13,12 +13,10 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from dagrpo.chat.formats.suffix import Suffixes
-from dagrpo.chat.formats.text import RESULT, TemplateText
+from dagrpo.chat.formats.text import RESULT, Suffixes, TemplateText
 from dagrpo.chat.formats.tokens import Tokens, TokenSpans, any_of
 from dagrpo.chat.renderers import Message, ParsedAnswer, ParsedCall, ToolSchema
-from dagrpo.chat.rendering import completion_text
-from dagrpo.chat.templates import TemplateRefusal
+from dagrpo.chat.rendering import TemplateRefusal, completion_text
 from dagrpo.chat.tool_calls import Attempt, CallSyntax, attempts_in, call_id
 from dagrpo.core.errors import UserError
 

@@ -6,8 +6,7 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from dagrpo.chat.formats.pictures import with_pictures
-from dagrpo.chat.rendering import prompt_text
-from dagrpo.chat.templates import TemplateRefusal
+from dagrpo.chat.rendering import TemplateRefusal, prompt_text
 from dagrpo.core.errors import UserError
 from dagrpo.core.types import Row
 

@@ -37,61 +37,29 @@ Argument = (
     | Annotated[float, Field(ge=0, le=1e9)]
     | Annotated[str, Field(max_length=100)]
 )
-# Flags that decide speed and memory, and no more, each with the type of its value.
+# Flags that decide speed and memory, and no more, each with the type of its value. Others may round weights or products, draw or cut
+# tokens in another way, open the server, or load files from elsewhere.
 ARGUMENTS: Mapping[str, type] = {
-    **dict.fromkeys(
-        ("cuda-graph-max-bs-decode", "cuda-graph-max-bs-prefill", "chunked-prefill-size", "max-prefill-tokens"), int
-    ),
-    **dict.fromkeys(("num-continuous-decode-steps", "num-reserved-decode-tokens", "prefill-max-requests"), int),
-    **dict.fromkeys(("scheduler-recv-interval", "weight-loader-prefetch-num-threads", "decode-log-interval"), int),
-    **dict.fromkeys(
-        ("mem-fraction-static", "schedule-conservativeness", "watchdog-timeout", "soft-watchdog-timeout"), float
-    ),
-    **dict.fromkeys(("radix-eviction-policy", "log-level"), str),
-    **dict.fromkeys(
-        ("disable-radix-cache", "disable-overlap-schedule", "enable-mixed-chunk", "disable-cuda-graph"), bool
-    ),
-    **dict.fromkeys(("disable-cuda-graph-padding", "disable-decode-cuda-graph", "disable-prefill-cuda-graph"), bool),
-    **dict.fromkeys(
-        ("disable-custom-all-reduce", "enable-nccl-nvls", "enable-symm-mem", "enable-torch-symm-mem"), bool
-    ),
-    **dict.fromkeys(
-        ("enable-mscclpp", "enable-p2p-check", "pre-warm-nccl", "weight-loader-prefetch-checkpoints"), bool
-    ),
-    **dict.fromkeys(("weight-loader-disable-mmap", "enable-two-batch-overlap", "enable-single-batch-overlap"), bool),
+    name: kind
+    for kind, names in (
+        (
+            int,
+            "cuda-graph-max-bs-decode cuda-graph-max-bs-prefill chunked-prefill-size max-prefill-tokens num-continuous-decode-steps "
+            "num-reserved-decode-tokens prefill-max-requests scheduler-recv-interval weight-loader-prefetch-num-threads "
+            "decode-log-interval",
+        ),
+        (float, "mem-fraction-static schedule-conservativeness watchdog-timeout soft-watchdog-timeout"),
+        (str, "radix-eviction-policy log-level"),
+        (
+            bool,
+            "disable-radix-cache disable-overlap-schedule enable-mixed-chunk disable-cuda-graph disable-cuda-graph-padding "
+            "disable-decode-cuda-graph disable-prefill-cuda-graph disable-custom-all-reduce enable-nccl-nvls enable-symm-mem "
+            "enable-torch-symm-mem enable-mscclpp enable-p2p-check pre-warm-nccl weight-loader-prefetch-checkpoints "
+            "weight-loader-disable-mmap enable-two-batch-overlap enable-single-batch-overlap",
+        ),
+    )
+    for name in names.split()
 }
-# Why other flags are refused, by the beginning of their names; the first that fits.
-REFUSED_ARGUMENTS: tuple[tuple[re.Pattern[str], str], ...] = (
-    (
-        re.compile(
-            r"model|dtype|tp-size|tensor-parallel|max-(total-tokens|running)|random-seed|nnodes|node-rank|device|enable-memory"
-        ),
-        "another parameter decides it",
-    ),
-    (re.compile(r"attention-backend|.*-attention-backend"), "runtime.engine.attention_backend decides it"),
-    (
-        re.compile(r".*(quant|fp4|fp8|int8|tf32|cache-dtype|lm-head|-dtype$)|torchao"),
-        "it rounds weights, cache or products, so that samples are of another policy",
-    ),
-    (re.compile(r"speculative|spec-|dllm|decoupled"), "it draws tokens in another way, which no check compares"),
-    (
-        re.compile(
-            r"sampling|preferred-sampling|default|.*(logit-processor|parser|template|grammar|json|watermark|thinking)"
-        ),
-        "it changes what is sampled",
-    ),
-    (
-        re.compile(r"schedule-policy|.*priority|max-queued|context-length|.*truncate|load-balance"),
-        "it drops, cuts or reorders requests",
-    ),
-    (
-        re.compile(
-            r"host|port|.*-port$|.*(key|ssl|grpc|http|trust|hook|custom|config|remote|sidecar|tool-server|revision|trace)|warmups"
-        ),
-        "it opens the server, or loads code, files or settings from elsewhere",
-    ),
-    (re.compile(r"lora|weight|load|checkpoint|.*offload|download"), "weight syncs load weights and adapters"),
-)
 BUCKET_BYTES = 512 << 20  # of tensors that reach it together
 
 # SGLang 0.5.23 takes the pixels of any other patches for what a vision tower has made already, and leaves the tower out.
@@ -142,21 +110,10 @@ def _require_admitted(name: str, value: Argument) -> None:
     """Raise UserError if a flag of SGLang is unknown here, may change results, or has a value of another type."""
     kind = ARGUMENTS.get(name)
     if kind is None:
-        reason = next((reason for pattern, reason in REFUSED_ARGUMENTS if pattern.match(name)), None)
-        why = (
-            f"is refused: {reason}"
-            if reason
-            else f"is not among the flags that decide speed and memory; {nearest(name, ARGUMENTS)}"
+        raise UserError(
+            f"runtime.engine.arguments: {name} is not among the flags that decide speed and memory; {nearest(name, ARGUMENTS)}. Remove it"
         )
-        raise UserError(f"runtime.engine.arguments: {name} {why}. Remove it")
-    fits = (
-        isinstance(value, bool)
-        if kind is bool
-        else isinstance(value, int | float)
-        if kind is float
-        else isinstance(value, kind)
-    )
-    if not fits or (kind is not bool and isinstance(value, bool)):
+    if type(value) is not kind and (kind, type(value)) != (float, int):
         raise UserError(
             f"runtime.engine.arguments: {name} is {value!r}, and SGLang reads a {kind.__name__}: give it one"
         )

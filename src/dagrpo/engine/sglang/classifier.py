@@ -21,8 +21,8 @@ from dagrpo.engine.errors import ServerError
 from dagrpo.engine.http import Endpoint, HttpServer
 from dagrpo.engine.servers import raise_open_files, start_all
 from dagrpo.engine.sglang import KEY_VARIABLE, Config
+from dagrpo.engine.sglang.answers import refused
 from dagrpo.engine.sglang.client import COUNTS_PAGE, EMPTY_CACHE
-from dagrpo.engine.sglang.forms import refused
 from dagrpo.engine.sglang.server import SGLangServer
 from dagrpo.utils.files import read_object, write_json
 

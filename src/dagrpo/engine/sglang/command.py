@@ -7,6 +7,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -36,10 +37,6 @@ PICTURE_FLAGS = (
 )
 CPU_MEMORY_FLAG = (
     "--mem-fraction-static=0.5"  # SGLang's own choice is below 0 for these; max-total-tokens says what is used
-)
-CPU_PICTURE_FLAGS = (
-    "--mm-attention-backend=sdpa",
-    CPU_MEMORY_FLAG,
 )
 CPU_ENVIRONMENT = {
     "SGLANG_USE_CPU_ENGINE": "1",
@@ -75,68 +72,70 @@ ENVIRONMENT = {
 }
 
 
-def server_command(
-    model: Path,
-    config: Config,
-    port: int,
-    settings: Path,
-    *,
-    dtype: str,
-    head_dtype: HeadDtype,
-    device: Kind,
-    deterministic: bool,
-    version: str,
-    pictures: bool = False,
-    adapter: AdapterForm | None = None,
-    classifies: bool = False,
-    host: str = HOST,
-    has_weights: bool = True,
-    part: Part | None = None,
-) -> list[str]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Serving:
+    """What a server serves, and how."""
+
+    model: Path
+    config: Config
+    dtype: str = "float32"
+    head_dtype: HeadDtype = None
+    deterministic: bool = True  # matters on a GPU, and to models that accept pictures
+    version: str = "default"  # its name of its first weights
+    has_weights: bool = True  # False: it waits for the next weight sync
+    keep_pictures: bool = False  # see `picture_environment`
+    adapter: AdapterForm | None = None  # served beside the weights
+    classifies: bool = False  # the model is a sequence classifier
+    host: str = HOST  # the address of this machine at which it listens
+    part: Part | None = None  # of a server that several machines share; None: it is whole
+
+    @property
+    def ranks(self) -> int:
+        """Return the number of processes that it divides every layer over."""
+        return self.config.tensor_parallel * (1 if self.part is None else self.part.of)
+
+
+def server_command(serving: Serving, port: int, settings: Path, *, device: Kind, pictures: bool = False) -> list[str]:
     """Return the command line. It names everything that decides how a batch is cut, instead of leaving it to the machine's size.
 
-    pictures: whether the model accepts any. adapter: served beside the weights, if given. classifies: the model is a classifier.
-    host: the address at which it listens. has_weights: whether it loads those of the model's folder.
-    part: of a server that several machines share, if it is one.
+    `pictures`: whether the model accepts any.
     """
+    config, part, on_cpu, classifies = serving.config, serving.part, device == "cpu", serving.classifies
     flags = {
-        "model-path": str(model.resolve()),
-        "host": host,
-        "port": str(port),
-        "config": str(settings),
-        "dtype": dtype,
-        "weight-version": version,
-        "tp-size": str(config.tensor_parallel * (1 if part is None else part.of)),
-        **({} if config.max_total_tokens is None else {"max-total-tokens": str(config.max_total_tokens)}),
-        "max-running-requests": str(config.max_running_requests),
-        "chunked-prefill-size": "-1" if classifies else str(PREFILL_TOKENS),
-        "max-prefill-tokens": "16384",
+        "model-path": serving.model.resolve(),
+        "host": serving.host,
+        "port": port,
+        "config": settings,
+        "dtype": serving.dtype,
+        "weight-version": serving.version,
+        "tp-size": serving.ranks,
+        **({} if config.max_total_tokens is None else {"max-total-tokens": config.max_total_tokens}),
+        "max-running-requests": config.max_running_requests,
+        "chunked-prefill-size": -1 if classifies else PREFILL_TOKENS,
+        "max-prefill-tokens": 16384,
         "schedule-policy": "fcfs",
-        "random-seed": "0",
-        "watchdog-timeout": str(max(300, config.request_timeout)),
+        "random-seed": 0,
+        "watchdog-timeout": max(300, config.request_timeout),
         "log-level-http": "warning",
-        **_part_flags(part),
+        **({} if part is None else {"nnodes": part.of, "node-rank": part.number, "dist-init-addr": part.store}),
+    }
+    chosen = {
+        "--load-format=dummy": not serving.has_weights,
+        "--enable-fp32-lm-head": serving.head_dtype == "float32",
+        **dict.fromkeys(CLASSIFIER_FLAGS, classifies),
+        **dict.fromkeys(MEMORY_FLAGS, config.release_memory),
+        "--enable-weights-cpu-backup": config.release_memory and classifies,  # no weight sync brings them back
+        **dict.fromkeys(PICTURE_FLAGS, pictures),
+        "--mm-attention-backend=sdpa": pictures and on_cpu,
+        CPU_MEMORY_FLAG: on_cpu and (pictures or classifies),
     }
     return [
-        sys.executable,
-        "-m",
-        "sglang.launch_server",
-        *(word for name, value in flags.items() for word in (f"--{name}", value)),
-        "--skip-tokenizer-init",  # tokens in, tokens out
-        "--skip-server-warmup",
-        "--sleep-on-idle",
-        *(() if has_weights else ("--load-format=dummy",)),  # they come with the next weight sync
-        *(("--enable-fp32-lm-head",) if head_dtype == "float32" else ()),
-        *(CPU_FLAGS if device == "cpu" else _gpu_flags(config, dtype, deterministic=deterministic)),
-        *(CLASSIFIER_FLAGS if classifies else ()),
-        *((CPU_MEMORY_FLAG,) if classifies and device == "cpu" else ()),
-        *(MEMORY_FLAGS if config.release_memory else ()),
-        *(
-            ("--enable-weights-cpu-backup",) if config.release_memory and classifies else ()
-        ),  # no weight sync brings them back
-        *(PICTURE_FLAGS if pictures else ()),
-        *(CPU_PICTURE_FLAGS if pictures and device == "cpu" else ()),
-        *(adapter_flags(adapter, device) if adapter is not None else ()),
+        *(sys.executable, "-m", "sglang.launch_server"),
+        *(word for name, value in flags.items() for word in (f"--{name}", str(value))),
+        *("--skip-tokenizer-init", "--skip-server-warmup", "--sleep-on-idle"),  # tokens in, tokens out
+        *(CPU_FLAGS if on_cpu else _gpu_flags(config, serving.dtype, deterministic=serving.deterministic)),
+        *(flag for flag, holds in chosen.items() if holds),
+        *(adapter_flags(serving.adapter, device) if serving.adapter is not None else ()),
         *_further_flags(config.arguments),  # last, as the parser takes the last value of a flag
     ]
 
@@ -148,11 +147,6 @@ def _further_flags(arguments: Mapping[str, Argument]) -> Iterator[str]:
             yield f"--{name}"
         elif value is not False:
             yield f"--{name}={value}"
-
-
-def _part_flags(part: Part | None) -> dict[str, str]:
-    """Return the flags of a part of a server that several machines share; {} for a whole server."""
-    return {} if part is None else {"nnodes": str(part.of), "node-rank": str(part.number), "dist-init-addr": part.store}
 
 
 def _gpu_flags(config: Config, dtype: str, *, deterministic: bool) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ device; ../servers.py starts several, and runtime.engine.servers names those tha
 """
 
 import errno
+import math
 import os
 import secrets
 import socket
@@ -13,23 +14,24 @@ import threading
 from collections.abc import Mapping
 from contextlib import ExitStack
 from copy import copy
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import psutil
 
+from dagrpo.checkpoints.weight_map import INDEX, files_of_weights
 from dagrpo.core.errors import UserError
-from dagrpo.core.section import HeadDtype
 from dagrpo.engine.config import POLICY, REWARD_MODEL
 from dagrpo.engine.errors import ServerError, cause_of_death, last_line_of, names_a_taken_port
 from dagrpo.engine.http import Endpoint
-from dagrpo.engine.interface import WITHOUT_WEIGHTS, AdapterForm, new_version
-from dagrpo.engine.servers import Part
-from dagrpo.engine.sglang import Config
+from dagrpo.engine.interface import WITHOUT_WEIGHTS, new_version
+from dagrpo.engine.sglang import NOT_WITH_PICTURES, SERVED_PATCH_SIZES, Config, require_divided
 from dagrpo.engine.sglang.command import (
     HOST,
     Kind,
+    Serving,
     divided_environment,
     picture_environment,
     server_command,
@@ -37,12 +39,12 @@ from dagrpo.engine.sglang.command import (
     shared_environment,
     write_settings,
 )
-from dagrpo.engine.sglang.model_check import require_servable
 from dagrpo.engine.sglang.startup import SECONDS_BETWEEN_CHECKS, wait_until_ready
-from dagrpo.models.pictures import takes_pictures
+from dagrpo.models.pictures import PREPROCESSOR, takes_pictures
 from dagrpo.utils.child_variables import interface_of, sockets_between_nodes
 from dagrpo.utils.console import waiting
 from dagrpo.utils.devices import VISIBLE
+from dagrpo.utils.files import read_object
 from dagrpo.utils.tempdirs import temporary_folder
 from dagrpo.utils.watched_process import MEMORY, WatchedProcess
 
@@ -61,42 +63,19 @@ class SGLangServer:
         config: Config,
         log: Path,
         *,
-        dtype: str = "float32",
-        head_dtype: HeadDtype = None,
-        deterministic: bool = True,
-        version: str = "default",
-        host: str = HOST,
         port: int | None = None,
-        keep_pictures: bool = False,
         only_gpus: str | None = None,
-        adapter: AdapterForm | None = None,
-        classifies: bool = False,
-        part: Part | None = None,
+        **serving: Any,
     ) -> None:
         """Store the settings; `begin` starts the server.
 
-        `deterministic` matters on a GPU, and to models that accept pictures. `host`: the address of this machine at which it listens.
-        `port` None: any free one. `version` is
-        the server's name of its first weights. `keep_pictures`: see `picture_environment`. `only_gpus`: those that it sees,
-        by index or UUID, with commas; None: all that this process sees, of which it takes the first ones. `adapter`: served beside
-        the weights, if given. `classifies`: the model is a sequence classifier. `part`: of a server that several machines share; None:
-        it is whole.
+        `port` None: any free one. `only_gpus`: those that it sees, by index or UUID, with commas; None: all that this process sees, of
+        which it takes the first ones. `serving`: further fields of Serving.
         """
-        self._model = model
-        self._config = config
+        self.serving = Serving(model=model, config=config, **serving)
         self._log = log
-        self._dtype = dtype
-        self._head_dtype = head_dtype
-        self._deterministic = deterministic
-        self._version = version
-        self._host = host
         self._wanted_port = port
-        self._has_weights = True
-        self._keep_pictures = keep_pictures
         self._only_gpus = only_gpus
-        self._adapter = adapter
-        self._classifies = classifies
-        self._part = part
         self._port = 0
         self._process: WatchedProcess | None = None
         self._begun = False
@@ -109,7 +88,7 @@ class SGLangServer:
     @property
     def address(self) -> str:
         """Return its address, once started."""
-        return f"http://{self._host}:{self._port}"
+        return f"http://{self.serving.host}:{self._port}"
 
     @property
     def endpoint(self) -> Endpoint:
@@ -117,13 +96,9 @@ class SGLangServer:
         return Endpoint(address=self.address, api_key=self.api_key, diagnose=self.diagnose)
 
     @property
-    def _ranks(self) -> int:
-        return self._config.tensor_parallel * (1 if self._part is None else self._part.of)
-
-    @property
     def answers_requests(self) -> bool:
         """Return False for a part of a server whose first machine answers."""
-        return self._part is None or self._part.number == 0
+        return self.serving.part is None or self.serving.part.number == 0
 
     @property
     def process(self) -> WatchedProcess:
@@ -133,9 +108,9 @@ class SGLangServer:
 
     def begin(self) -> None:
         """Start it without waiting until it is ready, which entering the context does."""
-        if self._has_weights:
-            require_servable(self._model, self._ranks)
-        self._port = free_port(self._wanted_port, self._host)
+        if self.serving.has_weights:
+            require_servable(self.serving.model, self.serving.ranks)
+        self._port = free_port(self._wanted_port, self.serving.host)
         self._process = self._launch(self._port)
         self._begun = True
 
@@ -153,7 +128,7 @@ class SGLangServer:
             self.begin()
         with waiting(f"SGLang server, log {self._log}") as tell:
             try:
-                wait_until_ready(self, self._config.start_timeout, self._log, tell)
+                wait_until_ready(self, self.serving.config.start_timeout, self._log, tell)
             except BaseException:
                 self.process.stop()
                 self._resources.close()
@@ -186,9 +161,9 @@ class SGLangServer:
         self.stop()
         again = copy(self)
         again._stopping, again._resources = threading.Event(), ExitStack()
-        again._wanted_port, again._has_weights = self._port, self._adapter is not None
-        again._dead_worker, again._ready_at = None, 0
-        again._version = new_version(WITHOUT_WEIGHTS).sent
+        version, has_weights = new_version(WITHOUT_WEIGHTS).sent, self.serving.adapter is not None
+        again.serving = replace(self.serving, version=version, has_weights=has_weights)
+        again._wanted_port, again._dead_worker, again._ready_at = self._port, None, 0
         again.begin()
         return again
 
@@ -207,51 +182,31 @@ class SGLangServer:
         import torch
 
         device: Kind = "cuda" if torch.cuda.is_available() else "cpu"
-        section = REWARD_MODEL if self._classifies else POLICY
-        if device == "cpu" and (reason := self._config.without_a_gpu) is not None:
+        serving, config = self.serving, self.serving.config
+        section = REWARD_MODEL if serving.classifies else POLICY
+        if device == "cpu" and (reason := config.without_a_gpu) is not None:
             raise UserError(f"{section}.{reason}.")
-        if device == "cuda" and self._only_gpus is None and (self._config.replicas > 1 or self._config.own_gpus):
+        if device == "cuda" and self._only_gpus is None and (config.replicas > 1 or config.own_gpus):
             raise UserError(
                 f"{section} asks for servers on separate GPUs, but neither {VISIBLE} nor nvidia-smi nor the driver counts this machine's: "
                 f"export {VISIBLE} with their numbers, such as 0,1."
             )
         scratch = self._resources.enter_context(temporary_folder(Path(tempfile.gettempdir()), "sglang"))
         settings = write_settings(scratch, self.api_key)
-        pictures = takes_pictures(self._model)
-        command = server_command(
-            self._model,
-            self._config,
-            port,
-            settings,
-            dtype=self._dtype,
-            head_dtype=self._head_dtype,
-            device=device,
-            deterministic=self._deterministic,
-            version=self._version,
-            pictures=pictures,
-            adapter=self._adapter,
-            classifies=self._classifies,
-            host=self._host,
-            has_weights=self._has_weights,
-            part=self._part,
-        )
+        pictures = takes_pictures(serving.model)
         inherited = os.environ | ({} if self._only_gpus is None else {VISIBLE: self._only_gpus})
         environment = server_environment(
-            inherited, scratch, device, leaves=self._config.release_memory, threads=self._config.threads
+            inherited, scratch, device, leaves=config.release_memory, threads=config.threads
         )
-        if (self._config.weight_sync == "distributed" and self._host != HOST) or self._part is not None:
-            environment |= sockets_between_nodes(interface_of(self._host))
-        environment |= divided_environment(self._ranks, device)
-        if self._part is not None:
-            environment |= shared_environment(self._part)
+        if (config.weight_sync == "distributed" and serving.host != HOST) or serving.part is not None:
+            environment |= sockets_between_nodes(interface_of(serving.host))
+        environment |= divided_environment(serving.ranks, device)
+        if serving.part is not None:
+            environment |= shared_environment(serving.part)
         if pictures:
-            environment |= picture_environment(deterministic=self._deterministic, keep=self._keep_pictures)
-        return WatchedProcess(
-            command,
-            environment=environment,
-            log=self._log,
-            scratch=scratch,
-        )
+            environment |= picture_environment(deterministic=serving.deterministic, keep=serving.keep_pictures)
+        command = server_command(serving, port, settings, device=device, pictures=pictures)
+        return WatchedProcess(command, environment=environment, log=self._log, scratch=scratch)
 
     def _watch(self, workers: Mapping[psutil.Process, str]) -> None:
         """Watch the server's workers: SGLang itself notices a dead scheduler after seconds, a dead detokenizer after a minute."""
@@ -283,3 +238,55 @@ def free_port(wanted: int | None, host: str = HOST) -> int:
             what = f"Port {wanted} of {host} is in use" if wanted else f"No port of {host} is free"
             raise ServerError(f"{what}: stop what holds it, then run again.") from None
         return int(probe.getsockname()[1])
+
+
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
+
+
+def require_servable(model: Path, ranks: int = 1) -> None:
+    """Raise UserError, before a slow start, if SGLang could not serve a folder.
+
+    The message says which file is missing, what is wrong with its index, or why `ranks` ranks cannot divide the model.
+    """
+    missing = _missing_from(model)
+    if missing is not None:
+        raise ServerError(f"{model} cannot be served, it has no {missing}: run the stage that makes this model again.")
+    if (model / INDEX).is_file():  # SGLang opens what it names
+        files_of_weights(model)
+    _require_served_patches(model)
+    if ranks > 1:
+        _require_divided(model, ranks)
+
+
+def _require_divided(model: Path, ranks: int) -> None:
+    if takes_pictures(model):
+        raise ServerError(f"{model}: tensor_parallel is {ranks}, {NOT_WITH_PICTURES}.")
+    config = read_object(model / "config.json")
+    text = config.get("text_config") or config
+    heads = text.get("num_attention_heads")
+    if heads:
+        inner = math.gcd(*(text.get(width) or 0 for width in ("intermediate_size", "moe_intermediate_size")))
+        require_divided(heads, text.get("num_key_value_heads") or heads, inner, ranks, f"{model}: tensor_parallel")
+
+
+def _require_served_patches(model: Path) -> None:
+    config = read_object(model / "config.json")
+    patch_size = (config.get("vision_config") or {}).get("patch_size")
+    served = SERVED_PATCH_SIZES.get(config.get("model_type", ""), patch_size)
+    if patch_size != served:
+        raise ServerError(
+            f"{model} cannot be served: it has patches of {patch_size} pixels, and SGLang sees a {config['model_type']} with "
+            f"patches of {served} alone: set model.fresh.vision.patch_size to {served}, or take another family."
+        )
+
+
+def _missing_from(model: Path) -> str | None:
+    if not (model / "config.json").is_file():
+        return "config.json"
+    if not any((model / name).is_file() for name in TOKENIZER_FILES):
+        return "tokenizer (tokenizer.json)"
+    if not (model / INDEX).is_file() and not any(model.glob("*.safetensors")):
+        return "weights (*.safetensors)"
+    if takes_pictures(model) and not (model / PREPROCESSOR).is_file():
+        return f"{PREPROCESSOR}, which says how its pictures are prepared"
+    return None

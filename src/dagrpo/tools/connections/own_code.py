@@ -1,6 +1,7 @@
-"""Import and call the user's own Python code.
+"""Import, call and describe the user's own Python code, which runs in this process with all its rights.
 
-It runs in this process with all its rights. described.py describes it to the policy.
+The policy reads a function's name, its docstring in Google's style, and a JSON schema of its signature. Types are those that pydantic can
+describe: int, float, str, bool, list, dict, Optional, Literal and combinations of them.
 """
 
 import asyncio
@@ -9,11 +10,14 @@ import inspect
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, get_type_hints
+
+from pydantic import TypeAdapter
+from pydantic.errors import PydanticUserError
 
 from dagrpo.core.errors import Terminated, UserError
 from dagrpo.core.user_code import require_allowed
-from dagrpo.tools import InfrastructureFailure, ToolFailure, as_text
+from dagrpo.tools import InfrastructureFailure, ToolFailure, ToolFunction, as_text
 
 
 def imported(path: str, key: str) -> Any:
@@ -92,3 +96,58 @@ async def in_thread(function: Callable[..., Any], arguments: Mapping[str, Any]) 
     if error is not None:
         raise error
     return result
+
+
+_NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+
+
+def described(function: Callable[..., Any]) -> ToolFunction:
+    """Return the function's description. Raises UserError, with the function and what it lacks."""
+    name = function.__name__
+    summary, meanings = _docstring(function, name)
+    hints = _hints(function, name)
+    properties: dict[str, Any] = {}
+    required: list[str] = []
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.kind not in _NAMED or parameter.name not in hints:
+            raise UserError(f"{name} cannot be a tool: give its argument {parameter} a type, and no star or slash.")
+        property = _schema(hints[parameter.name], f"{name}, argument {parameter.name}")
+        if parameter.name in meanings:
+            property["description"] = meanings[parameter.name]
+        if parameter.default is parameter.empty:
+            required.append(parameter.name)
+        properties[parameter.name] = property
+    schema = {"type": "object", "properties": properties, "required": required}
+    return ToolFunction(name=name, description=summary, parameters=schema)
+
+
+def _docstring(function: Callable[..., Any], name: str) -> tuple[str, dict[str, str]]:
+    """Return the summary, and the docstring's description of each argument."""
+    from transformers.utils.chat_template_utils import parse_google_format_docstring
+
+    summary, meanings, _ = parse_google_format_docstring(inspect.getdoc(function) or "")
+    if not summary:
+        raise UserError(f"{name} cannot be a tool: give it a docstring, from which the policy learns its purpose.")
+    return summary, meanings or {}
+
+
+def _hints(function: Callable[..., Any], name: str) -> dict[str, Any]:
+    try:
+        return get_type_hints(function, include_extras=True)
+    except NameError as error:
+        raise UserError(
+            f"{name} cannot be a tool: its type hints cannot be read ({error}): import what they name."
+        ) from None
+
+
+def _schema(hint: Any, place: str) -> dict[str, Any]:
+    try:
+        schema = TypeAdapter(hint).json_schema()
+    except PydanticUserError as error:
+        raise UserError(
+            f"{place}: the type {hint} has no JSON schema ({error.message.splitlines()[0]}): use int, "
+            "float, str, bool, list, dict and Literal."
+        ) from None
+    if "$defs" in schema:
+        raise UserError(f"{place}: the type {hint} is no plain one: use int, float, str, bool, list, dict and Literal.")
+    return schema

@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from dagrpo.chat.formats.tokens import Tokens
-from dagrpo.chat.rendering import template_text
-from dagrpo.chat.templates import TemplateRefusal
+from dagrpo.chat.rendering import TemplateRefusal, template_text
 from dagrpo.checkpoints.manifest import verify
 from dagrpo.checkpoints.tokenizers import load_tokenizer
 from dagrpo.core.errors import UserError
