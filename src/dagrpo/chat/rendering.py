@@ -138,7 +138,7 @@ def prompt_text(
     messages: Sequence[Mapping[str, Any]],
     tools: Sequence[Mapping[str, Any]] = (),
 ) -> str:
-    """Return the prompt as text, ready to be tokenized unchanged. Raises UserError and TemplateRefusal as in dagrpo.chat.templates."""
+    """Return the prompt as text, ready to be tokenized unchanged. Raises UserError and TemplateRefusal."""
     return template_text(tokenizer, messages, tools, add_generation_prompt=True)
 
 

@@ -1,7 +1,7 @@
 """Chat templates of ours, for families whose own omit tools.
 
 The template is stored in the model folder: every stage reads it there, and `export` passes it on. Rendering is in
-dagrpo.chat.templates.
+dagrpo.chat.rendering.
 """
 
 from pathlib import Path

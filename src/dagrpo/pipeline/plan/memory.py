@@ -12,8 +12,8 @@ from dagrpo.pipeline.plan.models import Models, Shape
 from dagrpo.pipeline.plan.sequences import Lengths, usual_prompt
 from dagrpo.pipeline.plan.training import AT_REST, Training, of_sft, of_train, trains_itself
 from dagrpo.pipeline.stages import convert, export, model, sample, sft, teacher, train
+from dagrpo.rollout.attempts_file import is_kept
 from dagrpo.rollout.config import Dtype, KeepRollouts
-from dagrpo.rollout.kept_rollouts import is_kept
 from dagrpo.trainer.sft import KEPT_STATES
 from dagrpo.trainer.state.tensors import KEPT_WHILE_RUNNING, state_bytes
 
