@@ -252,7 +252,7 @@ def test_a_connection_without_a_key_is_closed_in_time(monkeypatch: pytest.Monkey
         async with gateway.admit(session_with(ScriptedPolicy("a", "b"))) as access:
             assert (await ask(http, access.base_url, access.key))[0] == 200
             await asyncio.sleep(0.4)
-            assert len(gateway._strangers) == 0
+            assert len(gateway._strangers._timers) == 0
             assert (await ask(http, access.base_url, access.key))[0] == 200
 
     with_gateway(test)

@@ -1,7 +1,7 @@
-"""Render chat messages to prompt tokens by a model's template, as transformers does, and decode completions.
+"""Render chat messages to prompt tokens, and decode completions.
 
 A template is a program that came with a model. Jinja's sandbox keeps it from files and from Python's attributes; it does not bound time or
-memory (docs/SECURITY.md). The environment is built from Jinja alone: transformers' gives the same text, and its import takes two seconds.
+memory (docs/SECURITY.md). The environment is built from Jinja alone, and gives the texts of transformers, whose import takes two seconds.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ from dagrpo.rollout.config import Conversation
 from dagrpo.rollout.open_agent import AgentEnv, open_agent
 from dagrpo.rollout.prompts import PromptLimit, PromptRenderer, prompts_of, read_split, tools_of
 from dagrpo.rollout.sampling import Sampling, context_tokens, sampling_seed
-from dagrpo.rollout.schedule import OnBatch, ignore
+from dagrpo.rollout.schedule import OnBatch
 from dagrpo.utils.console import progress
 
 BATCHES_IN_FLIGHT = 4  # when nothing is in lockstep, more attempts than run at once keep the engine full
@@ -192,7 +192,7 @@ def attempt_unseen(
     tokenizer: PreTrainedTokenizerBase,
     *,
     what: str,
-    on_batch: OnBatch = ignore,
+    on_batch: OnBatch = lambda trajectories: None,
 ) -> list[Trajectory]:
     """Sample like `attempt`, without a progress bar. Seeds do not depend on the checkpoint. `what` names the attempts in warnings."""
     batches = 1 if attempts.sampling.lockstep else BATCHES_IN_FLIGHT

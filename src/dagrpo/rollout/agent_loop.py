@@ -21,7 +21,7 @@ from dagrpo.tools.simulated_users import Interaction
 if TYPE_CHECKING:
     from dagrpo.chat.renderers import Message, ToolSchema
     from dagrpo.core.trajectory import Prompt, Trajectory
-    from dagrpo.rollout.agents import Limits
+    from dagrpo.rollout.agent import Limits
 
 
 class User(Protocol):

@@ -14,7 +14,7 @@ from dagrpo.core.trajectory import Prompt, Trajectory
 from dagrpo.engine.interface import RolloutEngine
 from dagrpo.rollout.open_agent import OpenAgent
 from dagrpo.rollout.sampling import Sampling
-from dagrpo.rollout.schedule import OnBatch, SeedOf, attempts_at, free_running, ignore, in_lockstep
+from dagrpo.rollout.schedule import OnBatch, SeedOf, attempts_at, free_running, in_lockstep
 from dagrpo.utils.console import say
 
 LONGEST_FAULT = 240  # characters that are shown
@@ -28,7 +28,7 @@ def collect(
     *,
     engine: RolloutEngine,
     agent: OpenAgent,
-    on_batch: OnBatch = ignore,
+    on_batch: OnBatch = lambda trajectories: None,
 ) -> list[Trajectory]:
     """Return all trajectories; per prompt the greedy one if any, then sample 0, 1, ...
 
@@ -62,9 +62,5 @@ class FailedPrograms:
     def _of(self, faults: Sequence[str]) -> str:
         """Return the most frequent fault, and the path of the program's errors if it has written any."""
         fault = one_line(Counter(faults).most_common(1)[0][0], LONGEST_FAULT)
-        return f"{fault} ({_from_here(self._log)})" if self._log.exists() else fault
-
-
-def _from_here(path: Path) -> Path:
-    here = Path.cwd()
-    return path.relative_to(here) if path.is_relative_to(here) else path
+        here, log = Path.cwd(), self._log
+        return f"{fault} ({log.relative_to(here) if log.is_relative_to(here) else log})" if log.exists() else fault

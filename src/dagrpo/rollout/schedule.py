@@ -48,12 +48,8 @@ def attempts_at(prompts: Sequence[Prompt], sampling: Sampling, seed_of: SeedOf) 
     ]
 
 
-def ignore(trajectories: Sequence[Trajectory]) -> None:
-    """Do nothing, as the default callback."""
-
-
 async def in_lockstep(
-    attempts: Sequence[Attempt], sampling: Sampling, engine: RolloutEngine, agent: OpenAgent, on_batch: OnBatch = ignore
+    attempts: Sequence[Attempt], sampling: Sampling, engine: RolloutEngine, agent: OpenAgent, on_batch: OnBatch
 ) -> list[Trajectory]:
     """Make the attempts batch by batch; within a batch, the next turns of all unfinished attempts are one request, a wave."""
     size = sampling.batch_size or max(len(attempts), 1)
@@ -69,7 +65,7 @@ async def in_lockstep(
 
 
 async def free_running(
-    attempts: Sequence[Attempt], sampling: Sampling, engine: RolloutEngine, agent: OpenAgent, on_batch: OnBatch = ignore
+    attempts: Sequence[Attempt], sampling: Sampling, engine: RolloutEngine, agent: OpenAgent, on_batch: OnBatch
 ) -> list[Trajectory]:
     """Make each attempt as fast as it can; attempts at one prompt start together, on one server.
 

@@ -3,26 +3,18 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 HOST = "127.0.0.1"
-SHUTDOWN_SECONDS = 1.0
 STRANGER_SECONDS = 10.0  # that a connection has to send its headers, with a key
 MOST_STRANGERS = 256  # connections that have not; the oldest gives way
-
-
-def _leave_out_request(record: logging.LogRecord) -> bool:
-    """Leave an error that quotes a malformed request out of a record: it may quote a key."""
-    if record.exc_info and isinstance(record.exc_info[1], HttpProcessingError | web.RequestPayloadError):
-        record.exc_info = None
-    return True
-
-
 logger = logging.getLogger(__name__)
-logger.addFilter(_leave_out_request)
+logger.addFilter(  # an error over a malformed request quotes it, and perhaps a key in it
+    lambda it: not it.exc_info or not isinstance(it.exc_info[1], HttpProcessingError | web.RequestPayloadError)
+)
 
 
 class Strangers:
@@ -56,24 +48,19 @@ class Strangers:
         self.welcome(connection)
         connection.force_close()
 
-    def __len__(self) -> int:
-        return len(self._timers)
-
 
 @asynccontextmanager
 async def listen(
     application: web.Application, connect: Callable[[web.Server], web.RequestHandler], port: int = 0
 ) -> AsyncIterator[int]:
     """Serve an application at 127.0.0.1, with the protocols that `connect` returns for new connections; yield its port."""
-    runner = web.AppRunner(application, access_log=None, logger=logger, shutdown_timeout=SHUTDOWN_SECONDS)
+    runner = web.AppRunner(application, access_log=None, logger=logger, shutdown_timeout=1.0)
     await runner.setup()
     server = runner.server
     assert server is not None, "it has been set up"
     try:
-        listening = await asyncio.get_running_loop().create_server(lambda: connect(server), HOST, port)
-        try:
+        opened = await asyncio.get_running_loop().create_server(lambda: connect(server), HOST, port)
+        with closing(opened) as listening:
             yield int(listening.sockets[0].getsockname()[1])
-        finally:
-            listening.close()
     finally:
         await runner.cleanup()

@@ -142,6 +142,6 @@ def test_a_connection_without_the_key_is_closed_in_time(monkeypatch: pytest.Monk
             writer.write(sent)
             await asyncio.wait_for(reader.read(), 5)
             writer.close()
-            assert len(site.strangers) == 0
+            assert len(site.strangers._timers) == 0
 
     asyncio.run(asyncio.wait_for(test(), 30))

@@ -74,7 +74,7 @@ ENVIRONMENT = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Serving:
-    """What a server serves, and how."""
+    """Settings of a server: what it serves, and how."""
 
     model: Path
     config: Config

@@ -32,7 +32,7 @@ from dagrpo.tools import (
 
 if TYPE_CHECKING:
     from dagrpo.chat.renderers import Message, ParsedCall
-    from dagrpo.rollout.agents import AgentContext, Limits
+    from dagrpo.rollout.agent import AgentContext, Limits
     from dagrpo.rollout.session import Session, Turn
 
 

@@ -1,7 +1,7 @@
-"""Import, call and describe the user's own Python code, which runs in this process with all its rights.
+"""Import, call and describe the user's own Python code.
 
-The policy reads a function's name, its docstring in Google's style, and a JSON schema of its signature. Types are those that pydantic can
-describe: int, float, str, bool, list, dict, Optional, Literal and combinations of them.
+It runs in this process with all its rights. The policy reads a function's name, its docstring in Google's style, and a JSON schema of its
+signature. Types are those that pydantic can describe: int, float, str, bool, list, dict, Optional, Literal and combinations of them.
 """
 
 import asyncio

@@ -1,4 +1,7 @@
-"""Client of Search-R1's protocol. A server's answer or failure arrives within bounds of time and memory, whatever the server does."""
+"""Client of Search-R1's protocol.
+
+A server's answer or failure arrives within bounds of time and memory, whatever the server does.
+"""
 
 import asyncio
 from collections import OrderedDict
