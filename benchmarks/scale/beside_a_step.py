@@ -29,8 +29,7 @@ from dagrpo.engine.sglang.client import ServerClient
 from dagrpo.tracking.parents import settle_parents
 from dagrpo.tracking.runs import PARENT, Runs
 from dagrpo.tracking.store import open_client
-from dagrpo_answers.pool import WorkerPool
-from dagrpo_answers.worker_process import Comparison
+from dagrpo_answers.pool import Comparison, WorkerPool
 
 Work = Callable[[], str | None]  # returns what else is to be said of it
 

@@ -7,8 +7,8 @@ from packages.dagrpo_answers.tests.conftest import Growth
 from packages.dagrpo_answers.tests.notations import TWO
 
 from dagrpo_answers import Judge
+from dagrpo_answers.comparing import equal
 from dagrpo_answers.forms import read
-from dagrpo_answers.latex import equal
 from dagrpo_answers.own_text import own_text
 from dagrpo_answers.text_match import normalise
 from dagrpo_answers.verifier import Extractor

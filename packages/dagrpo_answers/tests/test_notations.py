@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from packages.dagrpo_answers.tests.notations import NO_ANSWERS, TWO, WRITTEN
 
 from dagrpo_answers import Judge
+from dagrpo_answers.comparing import equal
 from dagrpo_answers.forms import read
-from dagrpo_answers.latex import equal
 from dagrpo_answers.verifiers import math_dapo
 from dagrpo_answers.verifiers.math import extract
 

@@ -14,8 +14,7 @@ import pytest
 from tests.everyday import everyday
 
 from dagrpo_answers import pool as pool_module
-from dagrpo_answers.pool import WorkerPool
-from dagrpo_answers.worker_process import MODULE, Comparison, Reply
+from dagrpo_answers.pool import MODULE, Comparison, Reply, WorkerPool
 
 ENDLESS = Comparison(answer="9^{9^{9}}", ground_truth="3")
 HALF = Comparison(answer="\\frac{2}{4}", ground_truth="\\frac{1}{2}")
@@ -36,7 +35,7 @@ EVIL_PARENT = """
 import threading, time
 from dagrpo_answers import pool as pool_module
 from dagrpo_answers.pool import WorkerPool
-from dagrpo_answers.worker_process import Comparison
+from dagrpo_answers.pool import Comparison
 pool = WorkerPool(seconds={seconds}, processes=1)
 pool.compare([Comparison(answer="2/4", ground_truth="1/2")])
 print("warm", flush=True)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dagrpo_answers.latex import check
+from dagrpo_answers.comparing import check
 
 TRUTHS = [
     "34", "-7", "1,234", "14.9", "22000000000000000000000", "50\\%", "\\$18", "2 \\sqrt { 11 }",

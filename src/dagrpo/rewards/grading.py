@@ -18,9 +18,9 @@ from dagrpo.rewards.unit_tests import UnitTests
 from dagrpo.rewards.verifiers import get_verifier
 from dagrpo.utils.machine import memory_of_machine, processors
 from dagrpo_answers.judging import Judge
+from dagrpo_answers.pool import MEMORY_BYTES
 from dagrpo_answers.scorers import Scorer
 from dagrpo_answers.verifier import Extractor
-from dagrpo_answers.worker_process import MEMORY_BYTES
 
 BYTES_OF_A_WORKER = MEMORY_BYTES // 2  # at which it gives up; an ordinary one takes 0.1 GB
 DEFAULTS = UnitTests()

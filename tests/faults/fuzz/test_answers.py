@@ -19,7 +19,7 @@ from tests.faults.fuzz.formulas import Formula, formulas, spelled
 from tests.faults.fuzz.inputs import fuzzed
 
 from dagrpo.rewards.grading import Grader
-from dagrpo_answers.latex import equal
+from dagrpo_answers.comparing import equal
 from dagrpo_answers.verifier import Extractor, Verdict
 
 TEXTS_OF_AN_EXAMPLE = 3

@@ -15,14 +15,23 @@ from typing import Literal
 
 from dagrpo_answers.dressing import balanced, undressed
 from dagrpo_answers.formulas import is_formula, without_separators
-from dagrpo_answers.intervals import between, of_one_name, union
-from dagrpo_answers.lists import ALTERNATIVES, WORDS, bracketed, of_both_signs, parts, sides, split
+from dagrpo_answers.lists import (
+    ALTERNATIVES,
+    WORDS,
+    between,
+    bracketed,
+    of_both_signs,
+    of_one_name,
+    parts,
+    sides,
+    split,
+    union,
+)
 from dagrpo_answers.names import is_name, spelling
-from dagrpo_answers.numbers import spaced
+from dagrpo_answers.numbers import spaced, to_latex
 from dagrpo_answers.rational import rational
 from dagrpo_answers.shorthand import usual, written_out
 from dagrpo_answers.spelled import spelled
-from dagrpo_answers.symbols import to_latex
 from dagrpo_answers.words import COMMAND, TEXT, without_currency, without_unit
 
 Kind = Literal["number", "words", "values", "formula", "equation", "too large"]

@@ -10,14 +10,13 @@ from functools import cache
 from types import TracebackType
 from typing import Self
 
+from dagrpo_answers.comparing import for_math_verify, no_latex
 from dagrpo_answers.errors import UserError, place_of_code
-from dagrpo_answers.latex import for_math_verify, no_latex
 from dagrpo_answers.own_text import answer_text, own_text
-from dagrpo_answers.pool import WorkerPool
+from dagrpo_answers.pool import Comparison, WorkerPool
 from dagrpo_answers.scorers import Scorer
 from dagrpo_answers.verifier import Extractor, ProgramLimits, Tests, Verdict, Verifier
 from dagrpo_answers.verifiers import get_verifier
-from dagrpo_answers.worker_process import Comparison
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

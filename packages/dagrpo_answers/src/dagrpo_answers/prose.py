@@ -6,10 +6,9 @@ forms.py and gsm8k.py parse it. Nothing is returned where the number ends a long
 
 import re
 
-from dagrpo_answers.chinese import LETTERS, changes_the_next
 from dagrpo_answers.dressing import undressed, without_tags_at_the_end
-from dagrpo_answers.numbers import plain_number
-from dagrpo_answers.symbols import NUMERIC
+from dagrpo_answers.numbers import NUMERIC, plain_number
+from dagrpo_answers.spelled import LETTERS, changes_the_next
 from dagrpo_answers.words import changes_a_number
 
 ASCII_DIGITS = "0123456789"

@@ -3,7 +3,7 @@ r"""Spellings of LaTeX made uniform.
 `usual` replaces spellings that the grammar does not know: `sqrt(2)`, `!=`, `\leq`, `{1 \over 2}`. `written_out` adds the braces that
 people leave out: `\frac 1 2` becomes `\frac{1}{2}`, `2^10` becomes `2^{10}`. Without braces TeX takes one token, and so does this,
 except that the digits of a power and of an index stay together, as people mean them (`2^10`, `\log_10 100`). Nothing is parsed: text
-that is not LaTeX stays unchanged. symbols.py converts unicode, numbers.py spaces and separators.
+that is not LaTeX stays unchanged. numbers.py converts unicode, numbers.py spaces and separators.
 """
 
 import re

@@ -12,9 +12,8 @@ import unicodedata
 from functools import lru_cache
 
 from dagrpo_answers.errors import UserError
-from dagrpo_answers.numbers import to_ascii
+from dagrpo_answers.numbers import INVISIBLE, VULGAR, to_ascii
 from dagrpo_answers.reading import answer_line, answer_tag, only_answer_tag
-from dagrpo_answers.symbols import INVISIBLE, VULGAR
 from dagrpo_answers.verifier import Extractor
 
 LONGEST_COMPOSED = 1000  # characters of an answer in which accents are one with their letters

@@ -29,7 +29,7 @@ from sympy.core.relational import Relational
 
 from dagrpo_answers.comparing import same
 from dagrpo_answers.forms import Form, read
-from dagrpo_answers.worker_process import Comparison
+from dagrpo_answers.pool import Comparison
 
 GRACE_SECONDS = 1.0
 STACK_BYTES = 256 << 20

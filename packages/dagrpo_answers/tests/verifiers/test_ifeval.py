@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dagrpo_answers.errors import UserError
-from dagrpo_answers.instructions.checks import CHECKS, follows, loosened
+from dagrpo_answers.instructions.checks import CHECKS, capital_words, follows, loosened, sentence_count
 from dagrpo_answers.instructions.languages import language
-from dagrpo_answers.instructions.sentences import capital_words, sentence_count
 from dagrpo_answers.verifiers.ifeval import VERIFIER
 
 AT_LEAST, LESS = "at least", "less than"

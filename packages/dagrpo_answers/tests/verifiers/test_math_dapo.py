@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dagrpo_answers.latex import equal
+from dagrpo_answers.comparing import equal
 from dagrpo_answers.verifiers.math_dapo import VERIFIER, extract
 
 

@@ -3,7 +3,7 @@ r"""Geometry3K: thoughts in `<think>...</think>`, then the answer in `\boxed{...
 The published reward (mathruler) is reward.components accuracy with weight 0.9 and format with 0.1.
 """
 
-from dagrpo_answers.latex import check, equal
+from dagrpo_answers.comparing import check, equal
 from dagrpo_answers.verifier import Verifier
 from dagrpo_answers.verifiers.math import extract
 

@@ -8,13 +8,11 @@ than the number they begin with.
 import re
 import unicodedata
 
-from dagrpo_answers.chinese import changes_the_last, without_words
 from dagrpo_answers.dressing import without_end_tokens
 from dagrpo_answers.errors import UserError
-from dagrpo_answers.numbers import CURRENCIES, GROUPED, MINUS_SIGNS, normalise, plain_number, truth_number
+from dagrpo_answers.numbers import CURRENCIES, GROUPED, MINUS_SIGNS, normalise, plain_number, to_latex, truth_number
 from dagrpo_answers.prose import last_form, without_calculations
-from dagrpo_answers.spelled import spelled_first
-from dagrpo_answers.symbols import to_latex
+from dagrpo_answers.spelled import changes_the_last, spelled_first, without_words
 from dagrpo_answers.verifier import Extractor, Verifier
 from dagrpo_answers.words import changes_a_number, unit_of
 

@@ -1,6 +1,6 @@
 r"""math: the answer in the last `\boxed{...}` (MATH, arXiv:2103.03874)."""
 
-from dagrpo_answers.latex import check, equal
+from dagrpo_answers.comparing import check, equal
 from dagrpo_answers.reading import answer_line, answer_tag, last_boxed, last_formula, tidied
 from dagrpo_answers.verifier import Extractor, Verifier
 

@@ -3,7 +3,7 @@
 All of the text is read; the published reward looks at its last 300 characters.
 """
 
-from dagrpo_answers.latex import check, equal
+from dagrpo_answers.comparing import check, equal
 from dagrpo_answers.reading import answer_line, box_alone, last_boxed, tidied
 from dagrpo_answers.verifier import Extractor, Verifier
 from dagrpo_answers.verifiers.gsm8k import extract as extract_after_the_mark
