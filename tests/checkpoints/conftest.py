@@ -1,7 +1,6 @@
 """A tiny model in a folder, and copies of it that a test may damage."""
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -32,13 +31,3 @@ def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def model_folder(pristine: Path, tmp_path: Path) -> Path:
     """A copy to damage."""
     return Path(shutil.copytree(pristine, tmp_path / "model"))
-
-
-@pytest.fixture
-def damage() -> Callable[[Path], None]:
-    """Cut a file to half its size."""
-
-    def cut(path: Path) -> None:
-        path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-
-    return cut

@@ -58,36 +58,27 @@ def test_a_whole_folder_verifies_with_provenance_and_hidden_files_beside_it(mode
     assert verify(model_folder).format == "huggingface"
 
 
-def test_a_missing_file_is_named(model_folder: Path) -> None:
-    (model_folder / "config.json").unlink()
-    with pytest.raises(ValueError, match=r"config\.json is missing, but .*manifest\.json lists it: restore it"):
-        verify(model_folder)
-
-
-def test_a_truncated_file_is_named(model_folder: Path, damage: Callable[[Path], None]) -> None:
-    damage(model_folder / "model.safetensors")
-    with pytest.raises(ValueError, match=r"model\.safetensors is truncated \([\d,]+ bytes"):
-        verify(model_folder)
-
-
-def test_one_flipped_bit_is_noticed(model_folder: Path) -> None:
-    path = model_folder / "model.safetensors"
+def _flip(path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
     path.write_bytes(content)
-    with pytest.raises(ValueError, match=r"model\.safetensors is changed \(its sha256"):
-        verify(model_folder)
 
 
-def test_a_file_that_is_not_listed_is_refused(model_folder: Path) -> None:
-    (model_folder / "extra.safetensors").write_bytes(b"")
-    with pytest.raises(ValueError, match=r"extra\.safetensors is not in .*: remove it"):
-        verify(model_folder)
-
-
-def test_a_folder_without_a_manifest_is_refused(model_folder: Path) -> None:
-    (model_folder / MANIFEST).unlink()
-    with pytest.raises(ValueError, match=r"manifest\.json is missing: run the stage that makes it"):
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("config.json", Path.unlink, r"config\.json is missing, but .*manifest\.json lists it: restore it"),
+        ("model.safetensors", lambda path: os.truncate(path, 100), r"model\.safetensors is truncated \([\d,]+ bytes"),
+        ("model.safetensors", _flip, r"model\.safetensors is changed \(its sha256"),
+        ("extra.safetensors", Path.touch, r"extra\.safetensors is not in .*: remove it"),
+        (MANIFEST, Path.unlink, r"manifest\.json is missing: run the stage that makes it"),
+    ],
+)
+def test_a_file_that_is_not_as_listed_is_named(
+    name: str, change: Callable[[Path], object], message: str, model_folder: Path
+) -> None:
+    change(model_folder / name)
+    with pytest.raises(UserError, match=message):
         verify(model_folder)
 
 

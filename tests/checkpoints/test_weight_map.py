@@ -19,19 +19,13 @@ def _index(folder: Path, weight_map: object) -> Path:
     return folder / INDEX
 
 
-@pytest.mark.parametrize("name", NOT_IN_THE_FOLDER, ids=lambda name: repr(name)[:20])
+@pytest.mark.parametrize("name", [*NOT_IN_THE_FOLDER, "weights.bin", "weights"], ids=lambda name: repr(name)[:20])
 def test_a_name_that_leads_elsewhere_is_refused_in_a_sentence(tmp_path: Path, name: object) -> None:
     index = _index(tmp_path, {"w": name})
     with pytest.raises(UserError, match="which is not a safetensors file of its folder: do not use") as refusal:
         read_weight_map(index)
     assert len(str(refusal.value).replace(str(tmp_path), "")) < 300
     assert str(refusal.value).isprintable()
-
-
-@pytest.mark.parametrize("name", ["weights.bin", "weights.pt", "weights"])
-def test_pickles_are_not_taken_for_weights(tmp_path: Path, name: str) -> None:
-    with pytest.raises(UserError, match="is not a safetensors file of its folder"):
-        read_weight_map(_index(tmp_path, {"w": name}))
 
 
 @pytest.mark.parametrize(
@@ -84,14 +78,3 @@ def test_a_shard_that_is_no_file_of_the_folder_is_refused(
     _index(tmp_path, {"w": "a.safetensors"})
     with pytest.raises(UserError, match=said):
         files_of_weights(tmp_path)
-
-
-def test_links_of_the_hubs_own_cache_are_followed(tmp_path: Path) -> None:
-    repository = tmp_path / "models--lab--model"
-    snapshot, blobs = repository / "snapshots/0123", repository / "blobs"
-    snapshot.mkdir(parents=True)
-    blobs.mkdir()
-    (blobs / "abc").write_bytes(b"weights")
-    (snapshot / "a.safetensors").symlink_to("../../blobs/abc")
-    _index(snapshot, {"w": "a.safetensors"})
-    assert files_of_weights(snapshot) == ["a.safetensors"]

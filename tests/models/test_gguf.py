@@ -65,33 +65,21 @@ def test_smollm2_answers_sensibly(smollm2: Path) -> None:
     assert tokenizer.decode(completion) == "The capital of France is Paris.<|im_end|>"
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"there is no file .*/x\.gguf: correct the path"):
-        gguf_path(str(tmp_path / "x.gguf"))
-
-
-def test_a_file_of_another_kind_is_named(tmp_path: Path) -> None:
-    (tmp_path / "x.gguf").write_bytes(b"PK\x03\x04")
-    with pytest.raises(ValueError, match=r"x\.gguf is not a GGUF file"):
-        gguf_path(str(tmp_path / "x.gguf"))
-
-
-def test_a_truncated_file_is_named_and_leaves_nothing(tmp_path: Path) -> None:
-    (tmp_path / "x.gguf").write_bytes(b"GGUF\x03\x00\x00\x00")
-    with pytest.raises(ValueError, match=r"x\.gguf cannot be read by transformers"):
-        make_model(tmp_path / "models" / "new", Model(source="gguf", gguf=str(tmp_path / "x.gguf")))
-    assert not (tmp_path / "models").exists()
-
-
-@pytest.mark.parametrize("location", ["package:pytest", "package:a.b/x.gguf", "package:pytest/../x.gguf"])
-def test_a_place_in_a_package_has_one_form(location: str) -> None:
-    with pytest.raises(ValueError, match="write package:<module>/<file>"):
+@pytest.mark.parametrize(
+    ("location", "message"),
+    [
+        ("x.gguf", r"there is no file x\.gguf: correct the path"),
+        ("pyproject.toml", "is not a GGUF file"),
+        ("package:no_such_package/x.gguf", "no package no_such_package is installed"),
+        *(
+            (place, "write package:<module>/<file>")
+            for place in ("package:pytest", "package:a.b/x", "package:pytest/../x")
+        ),
+    ],
+)
+def test_a_place_without_a_gguf_file_is_named(location: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
         gguf_path(location)
-
-
-def test_a_package_that_is_not_installed_is_named() -> None:
-    with pytest.raises(ValueError, match="no package no_such_package is installed"):
-        gguf_path("package:no_such_package/x.gguf")
 
 
 def test_a_package_is_found_without_running_its_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

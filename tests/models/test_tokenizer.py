@@ -71,16 +71,6 @@ def test_a_conversation_is_rendered_turn_by_turn(loaded: PreTrainedTokenizerBase
     assert loaded.decode(loaded.encode(text)) == text
 
 
-def test_a_longer_conversation_begins_with_the_shorter_one() -> None:
-    shorter = TOKENIZER.apply_chat_template(CONVERSATION[:1], tokenize=False, add_generation_prompt=True)
-    assert TOKENIZER.apply_chat_template(CONVERSATION, tokenize=False).startswith(shorter)
-
-
-def test_a_role_that_is_not_known_is_refused() -> None:
-    with pytest.raises(Exception, match="knows the roles user and assistant, not tool"):
-        TOKENIZER.apply_chat_template([{"role": "tool", "content": ""}], tokenize=False)
-
-
 CALCULATOR = ("calculator", "expression")
 SEARCH = ("search", "query")
 WITH_TOOLS = character_tokenizer(1024, [CALCULATOR, SEARCH])
@@ -123,22 +113,12 @@ def test_a_fresh_model_is_known_by_its_chat_template(
     assert not tells_of_no_tools(saved)
 
 
-def test_a_call_costs_two_tokens_and_its_argument() -> None:
-    ids = WITH_TOOLS.encode(CALL_TEXT)
-    assert len(ids) == 2 + len("12*34")
-    assert WITH_TOOLS.decode(ids, skip_special_tokens=True) == CALL_TEXT
-
-
 def test_the_saved_tokenizer_spells_the_calls_of_every_function(loaded_with_tools: PreTrainedTokenizerBase) -> None:
     for function, argument in (("hit", "nail"), ("drop", "foot")):
         text = f'<tool_call>\n{{"name": "{function}", "arguments": {{"{argument}": "abc"}}}}\n</tool_call>'
         ids = loaded_with_tools.encode(text)
         assert len(ids) == 2 + len("abc")
         assert loaded_with_tools.decode(ids, skip_special_tokens=True) == text
-
-
-def test_all_tools_share_one_closing_token() -> None:
-    assert len(WITH_TOOLS) == len(TOKENIZER) + len(["<|system|>", "<|tool|>", "calculator", "search", "closing"])
 
 
 def test_the_tokens_of_a_tokenizer_without_tools_keep_their_numbers() -> None:
@@ -202,9 +182,3 @@ def test_calls_of_functions_that_are_no_tools_are_spelled_alike(tmp_path: Path) 
     text = tokenizer.apply_chat_template([_calling("move", direction="up")], tokenize=False)
     assert tokenizer.convert_ids_to_tokens(tokenizer.encode(text))[2:4] == ["u", "p"]
     assert tokenizer.decode(tokenizer.encode(text)) == text
-
-
-@pytest.mark.parametrize("name", ["", "two words", "a\nb", '"'])
-def test_a_function_that_no_protocol_could_name_is_refused(name: str) -> None:
-    with pytest.raises(ValidationError, match="calls"):
-        Fresh(calls={name: "direction"})

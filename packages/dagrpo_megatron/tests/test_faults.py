@@ -4,10 +4,6 @@ import io
 import json
 import os
 import pickle
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from enum import Enum
@@ -100,25 +96,14 @@ def test_types_that_differ_between_tensors_are_kept(source: Path, tmp_path: Path
     assert set(manifest.tensors.dtypes) == {"bfloat16", "float32"}
 
 
-@pytest.mark.parametrize("lost", [None, os.unlink], ids=["truncated", "missing"])
-def test_a_distcp_file_that_is_not_whole_is_named(
-    lost: Callable[[Path], None] | None, there: Path, damage: Callable[[Path], None]
-) -> None:
-    (lost or damage)(there / "release" / "__0_1.distcp")
-    with pytest.raises(ValueError, match=rf"__0_1\.distcp is {'missing' if lost else 'truncated'}"):
+@pytest.mark.parametrize(
+    ("damage", "fault"), [(os.unlink, "missing"), (lambda path: os.truncate(path, 100), "truncated")]
+)
+def test_a_distcp_file_that_is_not_whole_is_named(damage: Callable[[Path], None], fault: str, there: Path) -> None:
+    damage(there / "release" / "__0_1.distcp")
+    with pytest.raises(ValueError, match=rf"__0_1\.distcp is {fault}"):
         write_as("huggingface", open_checkpoint(there), there.parent / "back", LARGE)
     assert not (there.parent / "back").exists()
-
-
-def test_a_changed_byte_is_noticed_by_the_manifest(source: Path, tmp_path: Path) -> None:
-    write_as("megatron", open_checkpoint(source), tmp_path / "listed", LARGE)
-    path = tmp_path / "listed" / "release" / "__0_0.distcp"
-    content = bytearray(path.read_bytes())
-    content[2000] ^= 1
-    path.write_bytes(content)
-    with pytest.raises(ValueError, match=r"__0_0\.distcp is changed \(its sha256"):
-        write_as("huggingface", open_checkpoint(tmp_path / "listed"), tmp_path / "back", LARGE)
-    assert not (tmp_path / "back").exists()
 
 
 class _Foreign:
@@ -237,30 +222,6 @@ def test_weights_of_another_model_than_the_config_says_are_named(
     _set_config(there, **config)
     with pytest.raises(ValueError, match=message):
         open_checkpoint(there)
-
-
-def _killed_while_writing(source: Path, destination: Path) -> None:
-    """Start a conversion and kill it as soon as the first bytes of weights are there."""
-    arguments = ["convert", str(source), str(destination), "--to", "megatron", "--max-shard-bytes", str(1 << 20)]
-    process = subprocess.Popen([sys.executable, "-m", "dagrpo", *arguments])
-    deadline = time.monotonic() + 60
-    while not any(p.stat().st_size for p in destination.parent.glob(".*.part/release/*.distcp")):
-        assert process.poll() is None, "the conversion ended before it could be killed"
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
-    process.send_signal(signal.SIGKILL)
-    assert process.wait() == -signal.SIGKILL
-
-
-@pytest.mark.nightly
-def test_a_conversion_that_is_killed_leaves_nothing_under_its_name_and_can_be_repeated(tmp_path: Path) -> None:
-    FAMILIES["llama2"].save(tmp_path / "source", vocab_size=60_000)  # 30 MB: time enough
-    destination = tmp_path / "results" / "new"
-    destination.parent.mkdir()
-    _killed_while_writing(tmp_path / "source", destination)
-    assert not destination.exists()
-    write_as("megatron", open_checkpoint(tmp_path / "source"), destination, LARGE)
-    assert list(destination.parent.iterdir()) == [destination]
 
 
 @settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])

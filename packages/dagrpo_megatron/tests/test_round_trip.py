@@ -58,14 +58,6 @@ def test_a_source_of_many_shards_becomes_files_of_limited_size_and_one_checkpoin
     assert ("lm_head.weight" in HuggingFaceTensors(tmp_path / "back").specs) is not tied
 
 
-def test_the_trainers_format_and_megatrons_convert_into_each_other(tmp_path: Path) -> None:
-    FAMILIES["mixtral"].save(tmp_path / "source", torch.bfloat16)
-    write_as("dcp", open_checkpoint(tmp_path / "source"), tmp_path / "dcp", LARGE)
-    write_as("megatron", open_checkpoint(tmp_path / "dcp"), tmp_path / "megatron", LARGE)
-    write_as("dcp", open_checkpoint(tmp_path / "megatron"), tmp_path / "again", LARGE)
-    assert (tmp_path / "dcp" / MANIFEST).read_bytes() == (tmp_path / "again" / MANIFEST).read_bytes()
-
-
 @pytest.mark.nightly
 def test_the_same_weights_give_the_same_bytes_in_another_process(pristine: Path, tmp_path: Path) -> None:
     write_as("megatron", open_checkpoint(pristine), tmp_path / "first", LARGE)

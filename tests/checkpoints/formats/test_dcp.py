@@ -85,26 +85,12 @@ def test_the_way_there_and_back_is_exact(
     assert len(list((tmp_path / "back").glob("*.safetensors"))) == 1 or limit < LARGE
 
 
-def test_the_way_there_and_back_returns_our_own_model_byte_for_byte(
-    pristine: Path, converted: Path, tmp_path: Path
-) -> None:
-    write_as("huggingface", open_checkpoint(converted), tmp_path / "back", LARGE)
-    assert (tmp_path / "back" / MANIFEST).read_bytes() == (pristine / MANIFEST).read_bytes()
-
-
 def test_the_same_weights_give_the_same_bytes(pristine: Path, converted: Path, tmp_path: Path) -> None:
     write_as("dcp", open_checkpoint(pristine), tmp_path / "again", LARGE)
     model, _ = load_model(converted, torch.float32)
     save_model(model, converted, tmp_path / "saved")
     manifests = {(folder / MANIFEST).read_bytes() for folder in (converted, tmp_path / "again", tmp_path / "saved")}
     assert len(manifests) == 1
-
-
-def test_torch_reads_the_folder_with_its_own_reader(pristine: Path, converted: Path) -> None:
-    expected = safetensors.torch.load_file(pristine / "model.safetensors")
-    state = {name: torch.full_like(tensor, torch.nan) for name, tensor in expected.items()}
-    load(state, storage_reader=HuggingFaceStorageReader(str(converted)), no_dist=True)
-    assert all(torch.equal(state[name], tensor) for name, tensor in expected.items())
 
 
 def test_several_files_of_one_rank_are_read_by_torch_and_by_us(pristine: Path, tmp_path: Path) -> None:
@@ -143,12 +129,6 @@ def test_a_tensor_that_two_ranks_hold_is_put_together(tmp_path: Path) -> None:
     assert tensor_digest(DcpTensors(tmp_path)) == tensor_digest(StateTensors({"w": whole}))
 
 
-def test_a_tensor_with_a_hole_is_named(tmp_path: Path) -> None:
-    _write_chunk(tmp_path, 2, torch.zeros(1, 3), [3, 0])
-    with pytest.raises(ValueError, match="does not hold the tensor 'w' exactly once"):
-        DcpTensors(tmp_path)
-
-
 def _write_chunk(folder: Path, rank: int, chunk: torch.Tensor, offsets: list[int]) -> None:
     metadata = {"DCP_SHARDING_INFO": json.dumps({"w": {"saved_offsets": offsets}}), "format": "pt"}
     path = folder / f"shard-{rank:05d}-model-00001-of-00001.safetensors"
@@ -164,11 +144,6 @@ def test_a_loaded_model_computes_what_the_original_computes(pristine: Path, conv
     assert tokenizer.decode(tokenizer.encode("1 + 2 = 3")) == "1 + 2 = 3"
 
 
-def test_a_model_can_be_loaded_in_another_type(converted: Path) -> None:
-    model, _ = load_model(converted, torch.bfloat16)
-    assert {parameter.dtype for parameter in model.parameters()} == {torch.bfloat16}
-
-
 def test_experts_that_transformers_fuses_keep_their_names(pristine: Path, tmp_path: Path) -> None:
     source = _folder_of(SMALL_MOE, torch.float32, pristine, tmp_path / "source", LARGE)
     write_as("dcp", open_checkpoint(tmp_path / "source"), tmp_path / "there", LARGE)
@@ -178,20 +153,23 @@ def test_experts_that_transformers_fuses_keep_their_names(pristine: Path, tmp_pa
     assert saved.tensors == source.tensors
 
 
-def test_a_tensor_that_the_config_asks_for_and_the_weights_lack_is_named(pristine: Path, model_folder: Path) -> None:
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"num_hidden_layers": 3, "layer_types": ["full_attention"] * 3},
+            r"lacks the tensor model\.layers\.2\..* of Qwen2",
+        ),
+        ({"intermediate_size": 48}, r"holds the tensor .*mlp.* in another shape than Qwen2ForCausalLM"),
+    ],
+)
+def test_a_tensor_that_the_config_contradicts_is_named(
+    changes: dict[str, object], message: str, model_folder: Path
+) -> None:
     config = json.loads((model_folder / "config.json").read_text())
-    layers = {"num_hidden_layers": 3, "layer_types": ["full_attention"] * 3}
-    (model_folder / "config.json").write_text(json.dumps(config | layers))
+    (model_folder / "config.json").write_text(json.dumps(config | changes))
     write_manifest(model_folder, "huggingface", HuggingFaceTensors(model_folder))
-    with pytest.raises(ValueError, match=r"lacks the tensor model\.layers\.2\..* of Qwen2ForCausalLM"):
-        load_model(model_folder, torch.float32)
-
-
-def test_a_tensor_of_another_shape_than_the_config_says_is_named(model_folder: Path) -> None:
-    config = json.loads((model_folder / "config.json").read_text())
-    (model_folder / "config.json").write_text(json.dumps(config | {"intermediate_size": 48}))
-    write_manifest(model_folder, "huggingface", HuggingFaceTensors(model_folder))
-    with pytest.raises(ValueError, match=r"holds the tensor .*mlp.* in another shape than Qwen2ForCausalLM"):
+    with pytest.raises(UserError, match=message):
         load_model(model_folder, torch.float32)
 
 
@@ -199,13 +177,6 @@ def test_a_changed_checkpoint_is_not_loaded(converted: Path) -> None:
     (converted / "config.json").write_text("{}")
     with pytest.raises(ValueError, match=r"config\.json is truncated"):
         load_model(converted, torch.float32)
-
-
-def test_a_missing_rank_is_noticed(converted: Path, tmp_path: Path) -> None:
-    next(converted.glob("*.safetensors")).unlink()
-    with pytest.raises(ValueError, match=r"shard-00001-model-00001-of-00001\.safetensors is missing"):
-        write_as("huggingface", open_checkpoint(converted), tmp_path / "back", LARGE)
-    assert not (tmp_path / "back").exists()
 
 
 def test_the_wrong_format_is_refused(pristine: Path, converted: Path, tmp_path: Path) -> None:
@@ -230,10 +201,6 @@ def _shards(folder: Path, *places: object) -> Path:
         text = place if isinstance(place, str) else json.dumps({"w": {"saved_offsets": place}})
         safetensors.torch.save_file({"w": torch.ones(2, 3)}, file, {"DCP_SHARDING_INFO": text})
     return folder
-
-
-def test_chunks_that_lie_side_by_side_are_one_tensor(tmp_path: Path) -> None:
-    assert torch.equal(DcpTensors(_shards(tmp_path, [0, 0], [2, 0])).read("w"), torch.ones(4, 3))
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from dagrpo.checkpoints.config import Checkpoint
 from dagrpo.checkpoints.convert import convert, export
-from dagrpo.checkpoints.formats import FORMATS, format_named
+from dagrpo.checkpoints.formats import FORMATS
 from dagrpo.checkpoints.formats.dcp import Dcp
 from dagrpo.checkpoints.manifest import verify
 from dagrpo.checkpoints.source import format_of
@@ -94,8 +94,3 @@ def test_a_format_of_another_package_is_written_read_and_recognised(
     (tmp_path / "initial" / "reversed.txt").touch()
     (tmp_path / "initial" / MANIFEST).unlink()
     assert format_of(tmp_path / "initial") == "reversed"  # asked before dcp, which recognises these files too
-
-
-@pytest.mark.parametrize("name", FORMATS.names())
-def test_a_format_is_known_by_its_own_name(name: str) -> None:
-    assert format_named(name).name == name

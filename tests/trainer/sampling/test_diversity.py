@@ -48,19 +48,10 @@ def test_the_more_pairs_a_step_has_the_more_of_them_chance_makes_equal(shared: i
         require_distinct_seeds(_groups(*groups), 128, 1)
 
 
-def test_seeds_that_begin_anew_in_each_chunk_of_a_group_are_refused() -> None:
-    with pytest.raises(UserError, match=r"step 1: 2 samples have the seed of another .* at row 0 .* 2 seeds differ"):
-        require_distinct_seeds(_groups((1, 2, 1, 2)), 4, 1)
-
-
 def test_one_pair_in_a_step_may_be_chance_but_not_where_there_is_only_one() -> None:
     require_distinct_seeds(_groups((1, 2, 3, 3), (5, 6, 7, 8)), 4, 1)
     with pytest.raises(UserError, match="1 samples have the seed"):
         require_distinct_seeds(_groups((3, 3)), 2, 1)
-
-
-def test_a_single_sample_shares_its_seed_with_none() -> None:
-    require_distinct_seeds(_groups((1,), (1,), (2,)), 1, 1)
 
 
 def test_a_group_of_identical_completions_that_chance_makes_too_rarely_is_refused() -> None:

@@ -13,9 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.rollout.paced_engine import NEVER, PacedEngine
 from tests.rollout.talking import agent_with, tool_problem
-from tests.trainer import attempts
 
-from dagrpo.core.trajectory import GradedTrajectory, Trajectory
 from dagrpo.core.types import SamplingRequest
 from dagrpo.rewards.config import Reward
 from dagrpo.rewards.grading import Grader
@@ -25,7 +23,6 @@ from dagrpo.rollout.sampling import sampling_seed
 from dagrpo.trainer.batches.rollouts import Rollouts
 from dagrpo.trainer.clock import Clock
 from dagrpo.trainer.config.training import Training
-from dagrpo.trainer.sampling.dynamic_sampling import FullBatch
 from dagrpo.trainer.sampling.prompt_sampler import PromptSampler
 from dagrpo.trainer.sampling.step_sampler import StepSampler
 
@@ -219,27 +216,6 @@ def test_without_aborts_a_free_running_step_waits_for_all_of_its_groups() -> Non
         rollouts = steps.next(0)
     assert finished(rollouts) == rows
     assert (engine.aborted, engine.abortable) == ([], {False})
-
-
-def _graded(trajectories: Any) -> list[GradedTrajectory]:
-    """Worth as much as its number."""
-    return [attempts.graded(each.prompt.index, each.sample_index, reward=each.sample_index) for each in trajectories]
-
-
-def _group(index: int, *samples: int) -> list[Trajectory]:
-    return [attempts.graded(index, sample, reward=0.0).trajectory for sample in samples]
-
-
-def test_a_batch_is_full_when_its_groups_with_spread_and_those_of_earlier_rounds_are_enough() -> None:
-    before = [attempts.graded(9, sample, reward=float(sample)) for sample in range(2)]
-    batch = FullBatch(before, _graded, settings_of())
-    full = []
-    for position, samples in ((2, (1, 1)), (1, (0, 1))):
-        batch.judge(position, _group(3 + position, *samples))
-        full.append(batch.is_full)
-    assert full == [False, True], "the samples of the first do not differ"
-    assert [each.trajectory.prompt.index for each in batch.graded] == [4, 4, 5, 5], "in the order of drawing"
-    assert batch.greedy == []
 
 
 @pytest.mark.parametrize(

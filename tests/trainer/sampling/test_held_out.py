@@ -18,7 +18,6 @@ from dagrpo.evaluation.held_out_table import HELD_OUT, figures
 from dagrpo.models.tokenizer import character_tokenizer
 from dagrpo.trainer.config.training import Training
 from dagrpo.trainer.run import HeldOutSplits, TrainingRun
-from dagrpo.trainer.sampling.held_out import is_evaluated
 from dagrpo.utils.tables import read_parquet
 
 Inputs = tuple[Path, Path]
@@ -70,17 +69,6 @@ def whole(
 
 
 Whole = tuple[TrainingRun, list[str], runs.Reported, runs.Reported]
-
-
-@pytest.mark.parametrize(
-    ("every", "steps", "evaluated"),
-    [(0, 4, []), (1, 3, [0, 1, 2, 3]), (3, 4, [0, 3, 4]), (2, 4, [0, 2, 4]), (5, 4, [0, 4])],
-)
-def test_a_policy_is_evaluated_before_the_first_step_every_so_many_and_after_the_last(
-    every: int, steps: int, evaluated: list[int]
-) -> None:
-    training = Training.model_validate({"steps": steps, "evaluate_every": every})
-    assert [step for step in range(steps + 1) if is_evaluated(training, step)] == evaluated
 
 
 def test_the_curve_has_the_same_problems_of_each_task_at_each_of_these_steps_and_none_of_training(whole: Whole) -> None:

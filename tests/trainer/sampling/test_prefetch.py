@@ -105,10 +105,6 @@ def test_each_batch_is_made_once_in_order_by_the_weights_of_the_lag_whatever_tak
     assert engine.most_ahead <= staleness
 
 
-def test_a_run_that_begins_has_left_nothing_over() -> None:
-    assert _prefetch(_Engine(), 3, 9).missing(0) == []
-
-
 def test_the_lag_is_that_of_the_documentation() -> None:
     assert [steps_in_sampler(step, 0) for step in range(4)] == [0, 1, 2, 3]
     assert [steps_in_sampler(step, 1) for step in range(4)] == [0, 0, 1, 2]

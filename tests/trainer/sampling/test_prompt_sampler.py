@@ -95,12 +95,6 @@ def test_what_was_excluded_says_nothing_of_a_pass_rate() -> None:
     assert drawing.retired == 1
 
 
-def test_without_a_rate_nobody_is_retired() -> None:
-    drawing = PromptSampler(problems(2), training(), 0)
-    drawing.retire(group(0, True, True))
-    assert drawing.retired == 0
-
-
 def test_a_run_whose_problems_are_all_retired_ends_in_a_sentence_that_says_what_to_do() -> None:
     drawing = PromptSampler(problems(2), training(retire_at=0.9), 0)
     drawing.retire([*group(0, True, True), *group(1, True, True)])

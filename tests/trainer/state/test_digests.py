@@ -48,9 +48,8 @@ def test_a_digest_is_the_sha256_of_a_tensors_bytes() -> None:
     }
 
 
-@pytest.mark.parametrize("count", [1, 4, 5, 9])
-def test_every_tensor_has_its_own_digest_however_many_there_are(count: int) -> None:
-    tensors = {f"t{number}": torch.tensor([number]) for number in range(count)}
+def test_every_tensor_has_its_own_digest_however_many_there_are() -> None:
+    tensors = {f"t{number}": torch.tensor([number]) for number in range(9)}
     digests = _sha256(tensors)
     assert digests == {
         name: hashlib.sha256(number.to_bytes(8, "little")).hexdigest() for number, name in enumerate(tensors)
@@ -66,12 +65,6 @@ def test_a_large_model_is_hashed_in_few_steps_unless_more_are_asked_for(
 ) -> None:
     rhythm = recorded_every(parameters, every)
     assert sum(rhythm > 0 and step % rhythm == 0 for step in range(1, 41)) == recorded
-
-
-def test_a_sign_of_zero_and_a_last_bit_change_a_digest() -> None:
-    values = (0.0, -0.0, 1.0, torch.nextafter(torch.tensor(1.0), torch.tensor(2.0)).item())
-    seen = {_sha256({"a": torch.tensor([value])})["a"] for value in values}
-    assert len(seen) == 4
 
 
 def test_a_weight_without_a_gradient_has_no_digest_of_one() -> None:

@@ -157,17 +157,6 @@ def test_an_engine_that_serves_something_else_ends_the_run_with_its_sentence(
         runs.execute(served_run(inputs, tmp_path), engine)
 
 
-@pytest.mark.parametrize("engine", [Deaf, HalfLoaded])
-def test_without_digests_the_probe_finds_it(engine: type[Serving], inputs: Inputs, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"before step [234]: of \d+ probed tokens .* Look at"):
-        runs.execute(served_run(inputs, tmp_path, digest_mebibytes=0), engine)
-
-
-@pytest.mark.nightly
-def test_an_adapter_without_digests_can_be_left_to_the_probe(inputs: Inputs, tmp_path: Path) -> None:
-    runs.execute(served_run(inputs, tmp_path, digest_mebibytes=0), Silent)
-
-
 def test_the_adapter_of_a_model_that_takes_pictures_is_refused(tmp_path: Path) -> None:
     initial, _ = picture_runs.make_inputs(tmp_path, "qwen2_5_vl")
     lora = TrainedLora(rank=4, serving="adapter")
