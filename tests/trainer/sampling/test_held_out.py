@@ -159,34 +159,6 @@ def test_a_damaged_evaluation_is_made_again(
     assert runs.bytes_of(run) == runs.bytes_of(whole[0])
 
 
-def test_the_answers_are_graded_by_the_verifier_of_their_task(
-    inputs: Inputs, splits: tuple[HeldOutSplits, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Every greedy answer is `#### 12`, which one of the four problems asks for: 1+11."""
-    tokens = character_tokenizer(128)("#### 12")["input_ids"]
-
-    class Answering(runs.ScriptedEngine):
-        def _completion(self, request: SamplingRequest) -> Completion:
-            made = super()._completion(request)
-            if request.temperature > 0 or request.max_new_tokens < runs.MAX_NEW_TOKENS:  # a probe asks for fewer tokens
-                return made
-            return replace(
-                made, token_ids=(*tokens, runs._STOP), logprobs=(-0.1,) * (len(tokens) + 1), finish_reason="stop"
-            )
-
-    run = evaluating(inputs, splits[:1], tmp_path, tmp_path / "state", steps=1, every=1)
-    told: list[Mapping[str, float]] = []
-    runs.execute(run, Answering, report_held_out=lambda step, values: told.append(values))
-    assert told == [{"held_out/sums/greedy": 0.25}] * 2
-    rows = read_parquet(run.held_out).to_pylist()
-    assert {(row["problem_index"], row["verdict"], row["extracted"]) for row in rows} == {
-        (2, "wrong", "12"),
-        (3, "right", "12"),
-        (4, "wrong", "12"),
-        (5, "wrong", "12"),
-    }
-
-
 class RisingOnce(runs.ScriptedEngine):
     """Engine whose policy answers the held-out problems with 12 from step 1 on, and with nothing before."""
 
@@ -199,6 +171,23 @@ class RisingOnce(runs.ScriptedEngine):
         return replace(
             made, token_ids=(*tokens, runs._STOP), logprobs=(-0.1,) * (len(tokens) + 1), finish_reason="stop"
         )
+
+
+def test_the_answers_are_graded_by_the_verifier_of_their_task(
+    inputs: Inputs, splits: tuple[HeldOutSplits, ...], tmp_path: Path
+) -> None:
+    """Every greedy answer after step 0 is `#### 12`, which one of the four problems asks for: 1+11."""
+    run = evaluating(inputs, splits[:1], tmp_path, tmp_path / "state", steps=1, every=1)
+    told: list[Mapping[str, float]] = []
+    runs.execute(run, RisingOnce, report_held_out=lambda step, values: told.append(values))
+    assert told == [{"held_out/sums/greedy": accuracy} for accuracy in (0.0, 0.25)]
+    rows = [row for row in read_parquet(run.held_out).to_pylist() if row["step"] == 1]
+    assert {(row["problem_index"], row["verdict"], row["extracted"]) for row in rows} == {
+        (2, "wrong", "12"),
+        (3, "right", "12"),
+        (4, "wrong", "12"),
+        (5, "wrong", "12"),
+    }
 
 
 @pytest.mark.parametrize("staleness", [0, 1])

@@ -1,7 +1,7 @@
 """A step's rollouts: which problems, which seeds, and what the update reads of them."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -49,42 +49,61 @@ GREEDY_REWARDS = [-0.8, -0.4, -0.4, -0.2]
 _Sampled = tuple[Rollouts, list[SamplingRequest], list[int]]
 
 
-def _flaky(agent: Agent) -> Agent:
-    """The third attempt at every problem, and all but one at the row LOST, run into a broken server."""
+def _broken_at(is_broken: Callable[[Prompt, int], bool], agent: Agent) -> Agent:
+    """Attempts for which `is_broken(prompt, sample)` run into a broken server."""
 
     async def attempt(prompt: Prompt, sample_index: int, session: Session) -> Trajectory:
         trajectory = await agent(prompt, sample_index, session)
-        if sample_index == 2 or (prompt.index == LOST and sample_index):
-            return replace(trajectory, stop_reason="excluded", fault="no server")
-        return trajectory
+        broken = is_broken(prompt, sample_index)
+        return replace(trajectory, stop_reason="excluded", fault="no server") if broken else trajectory
 
     return attempt
 
 
-def _rollouts_of_a_flaky_agent(folder: Path, *, permuted: bool, max_excluded: float) -> Rollouts:
+def _sample(
+    folder: Path,
+    step: int,
+    is_broken: Callable[[Prompt, int], bool] = lambda prompt, sample: False,
+    *,
+    max_excluded: float = 0.05,
+    permuted: bool = False,
+    greedy: bool = False,
+    **changed: dict[str, Any],
+) -> tuple[Rollouts, list[SamplingRequest]]:
+    """The rollouts of a step, and what the engine was asked. `changed`: of the sections training and reward."""
     run = runs.training_run(runs.make_inputs(folder), folder / "state", folder, steps=3, permuted=permuted)
+    training = Training.model_validate(run.training.model_dump() | changed.get("training", {}))
     tokenizer = load_tokenizer(run.initial)
-    problems = read_training_prompts(run.train_split, PromptRenderer(tokenizer, run.rollout), run.training)
-    engine = runs.ScriptedEngine(run.initial, [])
-    engine.load(open_tensors(run.initial), "step_0")
+    problems = read_training_prompts(run.train_split, PromptRenderer(tokenizer, run.rollout), training)
+    engine = _Notebook(run.initial, [])
+    engine.load(open_tensors(run.initial), f"step_{step}")
+    excluding = {"agent": {"name": "tool_agent", "max_excluded": max_excluded}}
     with Grader(1.0) as grader, single_turns(tokenizer, runs.MAX_NEW_TOKENS) as agent:
-        agent.make_attempt = _flaky(agent.make_attempt)
+        agent.make_attempt = _broken_at(is_broken, agent.make_attempt)
         sampler = StepSampler(
             engine=engine,
             agent=agent,
             grader=grader,
             prompts=problems,
-            prompt_sampler=PromptSampler(problems, run.training, run.seed),
-            rollout=Rollout.model_validate(
-                {**run.rollout.model_dump(), "agent": {"name": "tool_agent", "max_excluded": max_excluded}}
-            ),
-            reward=run.reward,
-            training=run.training,
+            prompt_sampler=PromptSampler(problems, training, run.seed, saved={"position": 4 * step, "retired": []}),
+            rollout=Rollout.model_validate(run.rollout.model_dump() | excluding),
+            reward=Reward.model_validate(run.reward.model_dump() | changed.get("reward", {})),
+            training=training,
             seed=run.seed,
             state=run.state,
+            greedy=greedy,
         )
-        assert LOST in prompt_indices(run.seed, 0, 4, 10), "the step has the problem whose attempts are lost"
-        return sampler.sample(0, Clock())
+        return sampler.sample(step, Clock()), engine.requests
+
+
+def _rollouts_of_a_flaky_agent(folder: Path, *, permuted: bool, max_excluded: float) -> Rollouts:
+    """The third attempt at every problem, and all but one at the row LOST, run into a broken server."""
+
+    def is_broken(prompt: Prompt, sample: int) -> bool:
+        return sample == 2 or (prompt.index == LOST and sample > 0)
+
+    assert LOST in prompt_indices(7, 0, 4, 10), "the step has the problem whose attempts are lost"
+    return _sample(folder, 0, is_broken, max_excluded=max_excluded, permuted=permuted)[0]
 
 
 @pytest.mark.parametrize("permuted", [False, True])
@@ -119,71 +138,11 @@ def test_too_many_excluded_trajectories_stop_the_run(tmp_path: Path) -> None:
 @pytest.fixture(scope="module")
 def sampled(tmp_path_factory: pytest.TempPathFactory) -> _Sampled:
     """(rollouts of the step numbered 2, what the engine was asked for, the rows that the step is to draw)"""
-    folder: Path = tmp_path_factory.mktemp("inputs")
-    run = runs.training_run(runs.make_inputs(folder), folder / "state", folder, steps=3)
-    tokenizer = load_tokenizer(run.initial)
-    problems = read_training_prompts(run.train_split, PromptRenderer(tokenizer, run.rollout), run.training)
-    engine = _Notebook(run.initial, [])
-    engine.load(open_tensors(run.initial), "step_2")
-    with Grader(1.0) as grader, single_turns(tokenizer, runs.MAX_NEW_TOKENS) as agent:
-        sampler = StepSampler(
-            engine=engine,
-            agent=agent,
-            grader=grader,
-            prompts=problems,
-            prompt_sampler=PromptSampler(problems, run.training, run.seed, finished=2),
-            rollout=run.rollout,
-            reward=run.reward,
-            training=run.training,
-            seed=run.seed,
-            state=run.state,
-        )
-        rollouts = sampler.sample(2, Clock())
-    return rollouts, engine.requests, prompt_indices(run.seed, 2, 4, 10)
-
-
-def _greedy_step(
-    folder: Path, *, permuted: bool, max_excluded: float = 0.05, lost: int = -1, **changed: dict[str, Any]
-) -> tuple[Rollouts, list[SamplingRequest]]:
-    """The step numbered 2 with greedy completions; those at the row `lost` run into a broken server."""
-    run = runs.training_run(runs.make_inputs(folder), folder / "state", folder, steps=3, permuted=permuted)
-    training = Training.model_validate(run.training.model_dump() | changed.get("training", {}))
-    run = replace(
-        run, training=training, reward=Reward.model_validate(run.reward.model_dump() | changed.get("reward", {}))
-    )
-    tokenizer = load_tokenizer(run.initial)
-    problems = read_training_prompts(run.train_split, PromptRenderer(tokenizer, run.rollout), run.training)
-    engine = _Notebook(run.initial, [])
-    engine.load(open_tensors(run.initial), "step_2")
-    with Grader(1.0) as grader, single_turns(tokenizer, runs.MAX_NEW_TOKENS) as agent:
-        make_attempt = agent.make_attempt
-
-        async def attempt(prompt: Prompt, sample_index: int, session: Session) -> Trajectory:
-            trajectory = await make_attempt(prompt, sample_index, session)
-            broken = sample_index == GREEDY and prompt.index == lost
-            return replace(trajectory, stop_reason="excluded", fault="no server") if broken else trajectory
-
-        agent.make_attempt = attempt
-        sampler = StepSampler(
-            engine=engine,
-            agent=agent,
-            grader=grader,
-            prompts=problems,
-            prompt_sampler=PromptSampler(problems, run.training, run.seed, saved={"position": 8, "retired": []}),
-            rollout=Rollout.model_validate(
-                {**run.rollout.model_dump(), "agent": {"name": "tool_agent", "max_excluded": max_excluded}}
-            ),
-            reward=run.reward,
-            training=run.training,
-            seed=run.seed,
-            state=run.state,
-            greedy=True,
-        )
-        return sampler.sample(2, Clock()), engine.requests
+    return (*_sample(tmp_path_factory.mktemp("inputs"), 2), prompt_indices(7, 2, 4, 10))
 
 
 def test_greedy_completions_are_graded_and_change_nothing_else(tmp_path: Path, sampled: _Sampled) -> None:
-    rollouts, requests = _greedy_step(tmp_path, permuted=False)
+    rollouts, requests = _sample(tmp_path, 2, greedy=True)
     assert [request.temperature for request in requests] == [0.0, 1.0, 1.0, 1.0, 1.0] * 4
     assert [request for request in requests if request.temperature] == sampled[1]
     assert rollouts.graded == sampled[0].graded
@@ -193,11 +152,15 @@ def test_greedy_completions_are_graded_and_change_nothing_else(tmp_path: Path, s
 
 def test_a_greedy_completion_that_is_left_out_is_no_baseline(tmp_path: Path, sampled: _Sampled) -> None:
     lost = sampled[2][0]
-    rollouts, _ = _greedy_step(tmp_path, permuted=False, max_excluded=0.25, lost=lost)
+
+    def is_broken(prompt: Prompt, sample: int) -> bool:
+        return sample == GREEDY and prompt.index == lost
+
+    rollouts, _ = _sample(tmp_path, 2, is_broken, max_excluded=0.25, greedy=True)
     assert rollouts.greedy_rewards is not None
     assert rollouts.greedy_rewards.tolist() == pytest.approx([math.nan, *GREEDY_REWARDS[1:]], nan_ok=True)
     with pytest.raises(UserError, match=r"step 3: 1 of 4 trajectories were excluded"):
-        _greedy_step(tmp_path / "again", permuted=False, max_excluded=0.2, lost=lost)
+        _sample(tmp_path / "again", 2, is_broken, max_excluded=0.2, greedy=True)
 
 
 def test_greedy_rewards_are_of_the_groups_that_make_up_the_batch(tmp_path: Path) -> None:
@@ -205,9 +168,10 @@ def test_greedy_rewards_are_of_the_groups_that_make_up_the_batch(tmp_path: Path)
 
     The greedy completions of the first and the sixth have 5 and 4 tokens. Each token after the third costs 1/3.
     """
-    rollouts, requests = _greedy_step(
+    rollouts, requests = _sample(
         tmp_path,
-        permuted=False,
+        2,
+        greedy=True,
         reward={"components": {"accuracy": {}, "overlong": {"weight": 1.0, "buffer": 3}}},
         training={"prompts_per_step": 5, "samples_per_prompt": 2, "dynamic_sampling": {"oversampling": 1.6}},
     )
@@ -220,31 +184,25 @@ def test_greedy_rewards_are_of_the_groups_that_make_up_the_batch(tmp_path: Path)
 
 
 def test_a_control_gives_each_problem_the_greedy_reward_of_another(tmp_path: Path) -> None:
-    rollouts, _ = _greedy_step(tmp_path, permuted=True)
+    rollouts, _ = _sample(tmp_path, 2, permuted=True, greedy=True)
     assert rollouts.greedy_rewards is not None
     assert sorted(rollouts.greedy_rewards.tolist()) == pytest.approx(sorted(GREEDY_REWARDS))
     assert rollouts.greedy_rewards.tolist() != pytest.approx(GREEDY_REWARDS)
 
 
-def test_each_problem_of_the_step_is_attempted_side_by_side(
-    sampled: _Sampled,
-) -> None:
+def test_each_problem_of_the_step_is_attempted_side_by_side(sampled: _Sampled) -> None:
     rollouts, _, drawn = sampled
     assert [each.trajectory.prompt.index for each in rollouts.graded] == [index for index in drawn for _ in range(4)]
     assert [each.trajectory.sample_index for each in rollouts.graded] == [0, 1, 2, 3] * 4
 
 
-def test_a_seed_names_run_step_position_and_sample(
-    sampled: _Sampled,
-) -> None:
+def test_a_seed_names_run_step_position_and_sample(sampled: _Sampled) -> None:
     _, requests, _ = sampled
     expected = [sampling_seed(7, "rollout", 2, position, sample) for position in range(4) for sample in range(4)]
     assert [request.seed for request in requests] == expected
 
 
-def test_the_update_reads_the_engines_tokens_and_logprobs_as_they_are(
-    sampled: _Sampled,
-) -> None:
+def test_the_update_reads_the_engines_tokens_and_logprobs_as_they_are(sampled: _Sampled) -> None:
     rollouts, _, _ = sampled
     batch = rollouts.batch()
     samples = [each.trajectory.samples[0] for each in rollouts.graded]
