@@ -23,7 +23,7 @@ from zipfile import ZipFile
 if not __package__:  # run as a file: no package is installed yet
     sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
-from dagrpo.cli.doctor import hub, programs
+from dagrpo.cli.doctor import gpu_requirements as gpu
 from dagrpo.cli.doctor.finding import apt
 
 PYTHON = "3.12"
@@ -55,10 +55,11 @@ class _Links(HTMLParser):
 
 def main(folder: Path) -> None:
     """Make the environment. Raises SystemExit with a message if uv or Python is not available."""
-    if programs.suits():
+    has_venv = gpu.fits() and gpu.makes_environments()
+    if has_venv and gpu.headers(is_needed=False).is_there:
         raise SystemExit(_of_this_python(folder))
     trouble = _of_uv(folder)
-    if trouble and programs.has_venv():  # no headers: packages with wheels, and runs on the CPU, do without
+    if trouble and has_venv:  # no headers: packages with wheels, and runs on the CPU, do without
         raise SystemExit(_of_this_python(folder))
     if trouble:
         raise SystemExit(_refusal(trouble))
@@ -78,8 +79,8 @@ def _of_uv(folder: Path) -> str:
             return f"uv got no Python {PYTHON}" if subprocess.run([str(uv), *command], check=False).returncode else ""
     except WheelRefused as error:
         return f"uv {UV} cannot be had ({error})"
-    except hub.UNREACHABLE as error:
-        return f"uv {UV} cannot be had or run ({hub.reason(error)})"
+    except gpu.UNREACHABLE as error:
+        return f"uv {UV} cannot be had or run ({gpu.reason(error)})"
 
 
 def _refusal(trouble: str) -> str:
@@ -111,14 +112,14 @@ def _of_index(name: str) -> bytes:
     """Return the file `name` of uv's page at PyPI, or at the index of PIP_INDEX_URL."""
     index = os.environ.get("PIP_INDEX_URL") or INDEX
     links = _Links()
-    with urlopen(hub.request(f"{index.rstrip('/')}/uv/", accept=AS_HTML), timeout=SECONDS) as answer:
+    with urlopen(gpu.request(f"{index.rstrip('/')}/uv/", accept=AS_HTML), timeout=SECONDS) as answer:
         links.feed(answer.read().decode(errors="replace"))
         addresses = [
             urljoin(answer.url, link) for link in links.links if unquote(urlsplit(link).path).rpartition("/")[2] == name
         ]
     if not addresses:
         raise WheelRefused(f"the page uv of the package index links to no {name}")
-    with urlopen(hub.request(_with_user(addresses[0], index)), timeout=SECONDS) as answer:
+    with urlopen(gpu.request(_with_user(addresses[0], index)), timeout=SECONDS) as answer:
         content: bytes = answer.read()
     return content
 

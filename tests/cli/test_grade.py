@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from packages.dagrpo_sandbox.tests.running import without_sandbox
 
-from dagrpo.cli.grade import EXTRACTORS, grade_lines, print_grades, read_lines
+from dagrpo.cli.grade import EXTRACTORS, grade, grade_lines, read_lines
 from dagrpo.core.errors import UserError
 
 TEXTS = ("#### 34", "it is 34", "#### 34 (see step 2)", "no idea")
@@ -34,14 +34,14 @@ def test_every_extractor_reads_every_line(tmp_path: Path) -> None:
 
 
 def test_the_table_names_the_lines_of_disagreement(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    print_grades("gsm8k", _write(tmp_path))
+    grade("gsm8k", _write(tmp_path))
     output = capsys.readouterr().out
     assert "strict: 2 of 4 right (50.0%)" in output
     assert "The extractors disagree on line 2, 3." in output
 
 
 def test_a_hostile_answer_cannot_write_to_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    print_grades("dapo", _write(tmp_path, ("Answer: \x1b[2J[red]x", "Answer: " + "9" * 10_000)))
+    grade("dapo", _write(tmp_path, ("Answer: \x1b[2J[red]x", "Answer: " + "9" * 10_000)))
     output = capsys.readouterr().out
     assert "\x1b[2J" not in output
     assert "[red]x" in output
@@ -80,9 +80,9 @@ def test_programs_have_the_limits_of_params_yaml_where_there_is_one(
     truth = json.dumps({"inputs": [""], "outputs": ["3"]})
     path = _write(tmp_path, ("```python\nx = bytes(150 << 20)\nprint(3)\n```",), truth)
     try:
-        print_grades("mbpp", path)
+        grade("mbpp", path)
     except UserError as error:  # no program can be isolated here
         without_sandbox(error)
     (tmp_path / "params.yaml").write_text("evaluation: {scoring: {unit_tests: {memory_mb: 96}}}\n")
-    print_grades("mbpp", path)
+    grade("mbpp", path)
     assert re.findall(r"strict: (\d) of 1 right", capsys.readouterr().out) == ["1", "0"]

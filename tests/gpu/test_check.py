@@ -16,7 +16,7 @@ from benchmarks.gpu import experiment, shapes, table, targets
 from tests.everyday import everyday
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from dagrpo.cli.doctor import gpus, hub
+from dagrpo.cli.doctor import gpu_requirements, gpus
 from dagrpo.cli.doctor.finding import Finding
 from dagrpo.config.presets import composed
 from dagrpo.config.schema import Params
@@ -80,7 +80,7 @@ def test_every_shape_is_computed_on_a_toy(name: str) -> None:
 
 def test_the_check_refuses_a_machine_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpus, "cards", list)
-    monkeypatch.setattr(hub, "hub", lambda: Finding(name="GSM8K", detail="there"))
+    monkeypatch.setattr(gpu_requirements, "hub", lambda: Finding(name="GSM8K", detail="there"))
     with pytest.raises(SystemExit, match="missing: GPU: nvidia-smi lists none"):
         check.main([])
 

@@ -18,7 +18,7 @@ from snakemake_executor_plugin_slurm.utils import set_gres_string  # type: ignor
 from tests.pipeline.snakemake import clones, stand_ins
 from tests.slurm import cluster
 
-from dagrpo.cli.doctor.slurm import findings
+from dagrpo.cli.doctor.command import check_slurm
 from dagrpo.config.documents import params_yaml
 from dagrpo.config.schema import parse
 from dagrpo.utils import slurm
@@ -207,7 +207,7 @@ def test_the_default_status_command_is_refused_without_accounts(tmp_path: Path) 
 
 
 def test_doctor_finds_all_that_slurm_needs() -> None:
-    lines = {each.name: each for each in findings()}
+    lines = {each.name: each for each in check_slurm()}
     assert {"SLURM: plug-in", "SLURM: munge", "SLURM: ended jobs", "SLURM: GPUs"} <= set(lines)
     assert all(each.is_there for each in lines.values())
 

@@ -10,26 +10,27 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from dagrpo.cli.checkpoints import convert, diff, inspect, verify
+from dagrpo.cli.checkpoints import convert, diff, inspect
+from dagrpo.cli.clean import clean
 from dagrpo.cli.compare.command import compare
-from dagrpo.cli.crate import crate
 from dagrpo.cli.doctor.command import doctor
+from dagrpo.cli.grade import grade
 from dagrpo.cli.init import init
 from dagrpo.cli.new.command import new
 from dagrpo.cli.plan import plan
-from dagrpo.cli.power.command import power
+from dagrpo.cli.power import power
 from dagrpo.cli.profile import profile
-from dagrpo.cli.publish.command import publish
+from dagrpo.cli.publish.command import crate, publish
 from dagrpo.cli.replay.command import replay
 from dagrpo.cli.reproduce.command import reproduce
 from dagrpo.cli.serve.command import serve
-from dagrpo.cli.shell_completion import hardware as hardware_presets
-from dagrpo.cli.shell_completion import presets as names
-from dagrpo.cli.shell_completion import tasks
+from dagrpo.cli.shared import PARAMS
 from dagrpo.cli.show.command import show
 from dagrpo.cli.status.command import status
 from dagrpo.cli.sweep.command import sweep
 from dagrpo.cli.train.command import train
+from dagrpo.cli.use import use
+from dagrpo.cli.verify import verify
 from dagrpo.cli.warm import warm
 from dagrpo.config.places import add_own_code, is_clone
 from dagrpo.config.project import require_own_code, require_project_folder_of
@@ -39,7 +40,6 @@ from dagrpo.utils.failures import sentence_of
 from dagrpo.utils.files import write_text
 
 EPILOG = "Begin with `dagrpo doctor` and `dagrpo status`. `dagrpo COMMAND --help` has examples; docs/command_line.md has all commands."
-PARAMS = Path("params.yaml")
 
 
 class Commands(TyperGroup):
@@ -68,28 +68,6 @@ def _options(
     pass
 
 
-def use(
-    presets: Annotated[
-        list[str],
-        typer.Argument(help="names of presets, such as qwen3_4b dapo_math gspo h200; or a file", autocompletion=names),
-    ],
-    force: Annotated[bool, typer.Option("--force", help="replace an edited params.yaml without asking")] = False,
-    hardware: Annotated[
-        str | None,
-        typer.Option(
-            "--hardware",
-            help="hardware preset to apply first, or `none`; by default the one of this machine's GPU",
-            autocompletion=hardware_presets,
-        ),
-    ] = None,
-) -> None:
-    """Write params.yaml from presets, each applied over the previous one, and show what changes."""
-    from dagrpo.cli.use import use as write
-
-    require_own_code()
-    write(presets, force=force, hardware=hardware)
-
-
 def generate() -> None:
     """Write dvc.yaml, links to code, the JSON schema and the generated pages and tables of docs; keep the values in params.yaml."""
     from dagrpo.config import documents
@@ -110,33 +88,6 @@ def lineage(target: Annotated[str, typer.Argument(metavar="FILE_OR_DIGEST")]) ->
     from dagrpo.pipeline.lineage import show as print_lineage
 
     print_lineage(target)
-
-
-def grade(
-    task: Annotated[str, typer.Argument(help="task whose verifier to use, such as gsm8k", autocompletion=tasks)],
-    completions: Annotated[Path, typer.Argument(help="JSONL with the fields completion and ground_truth")],
-) -> None:
-    """Print the answer that each extractor finds in every completion, and where they disagree."""
-    from dagrpo.cli.grade import print_grades
-
-    print_grades(task, completions)
-
-
-def clean(
-    override_runs: Annotated[
-        bool,
-        typer.Option("--override-runs", help="remove the folders of all override runs; without it nothing is removed"),
-    ] = False,
-) -> None:
-    """Remove override runs, and print their names. Their history in MLflow stays."""
-    from dagrpo.cli.clean import remove_override_runs
-
-    if not override_runs:
-        raise UserError(
-            "Say what to remove: `dagrpo clean --override-runs`; an experiment's own results are yours to delete."
-        )
-    for line in remove_override_runs(Path.cwd()):
-        print(line)
 
 
 def ui(port: Annotated[int, typer.Option(help="port on 127.0.0.1")] = 5000) -> None:

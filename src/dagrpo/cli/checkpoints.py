@@ -1,7 +1,4 @@
-"""Checkpoint commands of `dagrpo`: convert, inspect, diff and verify.
-
-`verify` also takes whole experiments.
-"""
+"""Commands `dagrpo convert`, `dagrpo inspect` and `dagrpo diff`, on checkpoints."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -9,13 +6,11 @@ from typing import Annotated
 
 import typer
 
-from dagrpo.cli.shell_completion import experiments, formats
+from dagrpo.cli.shared import complete_formats
 from dagrpo.core.errors import UserError
 from dagrpo.core.escape import visible
 
 Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="a checkpoint in any format")]
-
-
 _SHORT_NAMES = {"hf": "huggingface"}
 
 
@@ -25,7 +20,8 @@ def convert(
         Path, typer.Argument(metavar="DST", help="folder to write; an existing checkpoint is replaced")
     ],
     to: Annotated[
-        str, typer.Option(help="format to write: hf, dcp, or one of an installed package", autocompletion=formats)
+        str,
+        typer.Option(help="format to write: hf, dcp, or one of an installed package", autocompletion=complete_formats),
     ],
     base: Annotated[Path | None, typer.Option(help="model that training started from: config, tokenizer, rows")] = None,
     adapter: Annotated[
@@ -85,33 +81,3 @@ def _print_lines(lines: Iterable[str]) -> None:
     """Print lines with names from a foreign file, escaped so that none can control the terminal or begin a line."""
     for line in lines:
         typer.echo(visible(line).replace("\n", r"\u000a"))
-
-
-def verify(
-    target: Annotated[
-        Path,
-        typer.Argument(
-            metavar="RUN_OR_FOLDER", help="an experiment, or a checkpoint's folder", autocompletion=experiments
-        ),
-    ],
-    as_json: Annotated[
-        bool, typer.Option("--json", help="print JSON for an experiment: a list with an object per file")
-    ] = False,
-) -> None:
-    """Recompute every digest of an experiment, from raw data to report, or check a checkpoint against its manifest.
-
-    Exit code 1 if anything is missing or changed.
-    """
-    from dagrpo.cli.verify import experiment_of, verify_experiment
-
-    experiment = experiment_of(target)
-    if experiment is not None:
-        verify_experiment(experiment, as_json=as_json)
-        return
-    from dagrpo.checkpoints.compare import verify_weights
-
-    manifest = verify_weights(target)
-    typer.echo(
-        f"{target} is whole: {len(manifest.files)} files, {manifest.tensors.count} tensors, "
-        f"digest {manifest.tensors.digest}."
-    )

@@ -1,14 +1,13 @@
-"""Removal of override runs: folders, resumable states and logs.
-
-Their history in MLflow stays.
-"""
+"""Command `dagrpo clean`: folders, resumable states and logs of override runs."""
 
 import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Annotated
 
+import typer
 from filelock import FileLock, Timeout
 
 from dagrpo.core.errors import UserError
@@ -17,6 +16,21 @@ from dagrpo.pipeline.record import STATES
 from dagrpo.utils.provenance import TOPS
 
 OVERRIDE_RUN = re.compile(r"([a-z0-9][a-z0-9_.-]*~[a-z0-9_]+)(-[0-9a-f]+)?")
+
+
+def clean(
+    override_runs: Annotated[
+        bool,
+        typer.Option("--override-runs", help="remove the folders of all override runs; without it nothing is removed"),
+    ] = False,
+) -> None:
+    """Remove override runs, and print their names. Their history in MLflow stays."""
+    if not override_runs:
+        raise UserError(
+            "Say what to remove: `dagrpo clean --override-runs`; an experiment's own results are yours to delete."
+        )
+    for line in remove_override_runs(Path.cwd()):
+        print(line)
 
 
 def remove_override_runs(root: Path) -> Iterator[str]:

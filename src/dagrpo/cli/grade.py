@@ -1,29 +1,26 @@
-"""`dagrpo grade`: answers by extractor, and their disagreements.
-
-For examining a surprising score: it writes nothing, and opens no model.
-"""
+"""Command `dagrpo grade`: answers by extractor; it writes nothing."""
 
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import Annotated, Any, get_args
 
+import typer
 from rich.markup import escape
 from rich.table import Table
 
+from dagrpo.cli.shared import PARAMS, complete_tasks
 from dagrpo.config.schema import read_params
 from dagrpo.core.errors import UserError
 from dagrpo.core.types import Score
 from dagrpo.data.task import get_task
 from dagrpo.evaluation.config import Scoring
-from dagrpo.rewards.grading import Grader
 from dagrpo.rewards.verifiers import get_verifier
 from dagrpo.utils.console import VisibleConsole
 from dagrpo.utils.files import read_text
 from dagrpo_answers.verifier import Extractor, Verdict
 
-PARAMS = Path("params.yaml")
 DEFAULTS = Scoring()
 EXTRACTORS: tuple[Extractor, ...] = get_args(Extractor)
 FIELDS = ("completion", "ground_truth")
@@ -74,6 +71,8 @@ def _line(path: Path, number: int, text: str) -> Line:
 
 def grade_lines(lines: Sequence[Line], verifier: str, path: Path, limits: Scoring = DEFAULTS) -> list[Graded]:
     """Extract and judge every line with every extractor. Raises UserError, which names a line with an invalid ground truth."""
+    from dagrpo.rewards.grading import Grader
+
     for line in lines:
         try:
             get_verifier(verifier).check(line.ground_truth)
@@ -85,16 +84,18 @@ def grade_lines(lines: Sequence[Line], verifier: str, path: Path, limits: Scorin
     return [Graded(line=line, scores=scores) for line, scores in zip(lines, zip(*columns, strict=True), strict=True)]
 
 
-def print_grades(task: str, path: Path) -> None:
-    """Print the answers, each extractor's share of right ones, and the lines on which the extractors disagree.
-
-    The limits are those of evaluation.scoring in the folder's params.yaml, if it has one.
-    """
+def grade(
+    task: Annotated[
+        str, typer.Argument(help="task whose verifier to use, such as gsm8k", autocompletion=complete_tasks)
+    ],
+    completions: Annotated[Path, typer.Argument(help="JSONL with the fields completion and ground_truth")],
+) -> None:
+    """Print the answer that each extractor finds in every completion, and where they disagree."""
     verifier = get_task(task).verifier
-    scoring = read_params(PARAMS).evaluation.scoring if PARAMS.exists() else DEFAULTS
-    graded = grade_lines(read_lines(path), verifier, path, scoring)
+    limits = read_params(PARAMS).evaluation.scoring if PARAMS.exists() else DEFAULTS
+    graded = grade_lines(read_lines(completions), verifier, completions, limits)
     console = VisibleConsole(highlight=False)
-    console.print(_answers(graded, f"{escape(path.name)}, read by the verifier {verifier} of {task}"))
+    console.print(_answers(graded, f"{escape(completions.name)}, read by the verifier {verifier} of {task}"))
     for position, extractor in enumerate(EXTRACTORS):
         right = sum(each.scores[position].verdict == "right" for each in graded)
         console.print(f"{extractor:>8}: {right:,} of {len(graded):,} right ({right / len(graded):.1%})")

@@ -1,10 +1,8 @@
 """`dagrpo plan`: memory, time and disk of an experiment, before any work."""
 
-import json
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from itertools import groupby
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,8 +10,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from dagrpo.cli.shell_completion import gpus
-from dagrpo.cli.shell_completion import presets as names
+from dagrpo.cli.shared import PARAMS, complete_gpus, complete_presets, print_json
 from dagrpo.pipeline.plan.amounts import Item, size
 from dagrpo.utils.console import duration
 
@@ -23,20 +20,21 @@ if TYPE_CHECKING:
     from dagrpo.pipeline.plan.outcome import Plan
     from dagrpo.pipeline.plan.times import StageSeconds
 
-PARAMS = Path("params.yaml")
-
 
 def plan(
     presets: Annotated[
         list[str] | None,
         typer.Argument(
-            help="names of presets, each applied over the previous one; by default params.yaml", autocompletion=names
+            help="names of presets, each applied over the previous one; by default params.yaml",
+            autocompletion=complete_presets,
         ),
     ] = None,
     gpu: Annotated[
         str | None,
         typer.Option(
-            "--gpu", help="plan for this type of GPU, such as H100; by default this machine", autocompletion=gpus
+            "--gpu",
+            help="plan for this type of GPU, such as H100; by default this machine",
+            autocompletion=complete_gpus,
         ),
     ] = None,
     memory: Annotated[
@@ -61,7 +59,7 @@ def plan(
     require_own_code()
     plan = plan_of(_params(presets or []), machine_for(gpu, memory), online=online, answer=answer)
     if as_json:
-        typer.echo(json.dumps(asdict(plan), indent=2))
+        print_json(asdict(plan))
     else:
         plain_console().print(rendered(plan))
     if plan.refusal is not None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dagrpo.cli.shell_completion import presets as names
+from dagrpo.cli.shared import PARAMS, SeedToTrain, complete_presets
 from dagrpo.core.errors import UserError
 from dagrpo.core.section import MOST_STEPS
 from dagrpo.utils.run_info import GROUP, SECONDS, times_of
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from dagrpo.engine.interface import EngineOpener
     from dagrpo.trainer.run import TrainingRun
 
-PARAMS = Path("params.yaml")
 UPDATE = "update"
 MOST_OPERATORS = 12  # rows of torch's table
 ENDING = ".json.gz"
@@ -34,11 +33,13 @@ _OPTIMIZER = "Optimizer.step#"
 def profile(
     experiment: Annotated[
         str | None,
-        typer.Argument(help="name of a preset; by default the experiment of params.yaml", autocompletion=names),
+        typer.Argument(
+            help="name of a preset; by default the experiment of params.yaml", autocompletion=complete_presets
+        ),
     ] = None,
     steps: Annotated[int, typer.Option(min=1, max=100, help="number of steps to measure, after one warm-up step")] = 3,
     to: Annotated[Path | None, typer.Option(help=f"new file for the trace, NAME{ENDING}")] = None,
-    seed: Annotated[int | None, typer.Option(help="one of experiment.seeds; by default the first")] = None,
+    seed: SeedToTrain = None,
 ) -> None:
     """Run a few training steps in a scratch folder, and report where their time goes. The experiment's results stay unchanged."""
     from dagrpo.cli.train.command import training_run

@@ -1,4 +1,4 @@
-"""`dagrpo use`: params.yaml from presets, without losing manual edits.
+"""Command `dagrpo use`: params.yaml from presets, without losing manual edits.
 
 A file counts as edited unless it is this command's last output, or an experiment of presets/, with which a fresh clone begins. For
 published models a hardware preset that fits this machine's GPUs is proposed.
@@ -10,13 +10,16 @@ import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
 
 import typer
 from rich.text import Text
 
+from dagrpo.cli.shared import PARAMS, complete_hardware, complete_presets
 from dagrpo.config.documents import params_yaml
-from dagrpo.config.overlay import Change, changes
+from dagrpo.config.overlay import changes
 from dagrpo.config.presets import composed, experiments, hardware, hardware_in, name_no_task, preset_text
+from dagrpo.config.project import require_own_code
 from dagrpo.config.schema import Params
 from dagrpo.core.errors import UserError
 from dagrpo.pipeline.dvc.file import keep_current
@@ -27,20 +30,32 @@ from dagrpo.utils.devices import visible_devices
 from dagrpo.utils.files import atomic_file, read_text, write_text
 from dagrpo.utils.yaml_text import read_yaml
 
-PARAMS = Path("params.yaml")
 MOST_CHANGES = 200  # changes
 DIGEST = STATES / "params.sha256"  # of the params.yaml that this command wrote last
+COMMENT = re.compile(rb'(?m)(^ *| +)#[^"\n]*$')  # comments name the plug-ins, of which there may be a new one
 NO_HARDWARE = "none"  # of --hardware: propose nothing
 
 
-def use(names: Sequence[str], *, force: bool, hardware: str | None = None) -> None:
-    """Write params.yaml, and dvc.yaml, for presets; print every parameter that changes.
-
-    hardware: a preset of hardware applied before the others, `none`, or None for the one that fits this machine's GPUs, unless a preset of
-    hardware is named. An edited params.yaml is kept beside the new one, and replaced only if the user agrees or `force` is set. Raises
-    UserError if a preset is unknown, or there is no terminal for the question; typer.Exit if the user does not agree.
-    """
-    names, message = with_hardware(names, hardware)
+def use(
+    presets: Annotated[
+        list[str],
+        typer.Argument(
+            help="names of presets, such as qwen3_4b dapo_math gspo h200; or a file", autocompletion=complete_presets
+        ),
+    ],
+    force: Annotated[bool, typer.Option("--force", help="replace an edited params.yaml without asking")] = False,
+    hardware: Annotated[
+        str | None,
+        typer.Option(
+            "--hardware",
+            help="hardware preset to apply first, or `none`; by default the one of this machine's GPU",
+            autocompletion=complete_hardware,
+        ),
+    ] = None,
+) -> None:
+    """Write params.yaml from presets, each applied over the previous one, and show what changes."""
+    require_own_code()
+    names, message = _with_hardware(presets, hardware)
     if message is not None:
         _say(message)
     params = composed(names)
@@ -49,7 +64,7 @@ def use(names: Sequence[str], *, force: bool, hardware: str | None = None) -> No
         _say(
             f"No task is named, so it is the default one, {params.experiment.train}: name another, such as gsm8k, beside these."
         )
-    old, new = _present(), params_yaml(params).encode()
+    old, new = PARAMS.read_bytes() if PARAMS.exists() else None, params_yaml(params).encode()
     if old is not None:
         _show_what_changes(params)
         if old != new and not _wrote(old) and not any(_says(name, old) for name in experiments()):
@@ -61,19 +76,7 @@ def use(names: Sequence[str], *, force: bool, hardware: str | None = None) -> No
     _say(f"{PARAMS} is now {' + '.join(names)}. dvc.yaml follows it: commit both together.")
 
 
-def _present() -> bytes | None:
-    try:
-        return PARAMS.read_bytes()
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise UserError(
-            f"{PARAMS} cannot be read ({error.strerror}): move it away, then run `dagrpo use` again."
-        ) from None
-
-
 def _show_what_changes(new: Params) -> None:
-    """Print a line per changed parameter; an unreadable params.yaml has nothing to compare."""
     try:
         old = read_yaml(PARAMS)
     except UserError as error:
@@ -81,13 +84,9 @@ def _show_what_changes(new: Params) -> None:
         return
     parameters = changes(old, new)
     for change in parameters[:MOST_CHANGES]:
-        _console().print(_line(change))
+        _console().print(Text.assemble(f"{change.key}: ", (change.old, "red"), " -> ", (change.new, "green")))
     if len(parameters) > MOST_CHANGES:
         _say(f"... and {len(parameters) - MOST_CHANGES:,} more.")
-
-
-def _line(change: Change) -> Text:
-    return Text.assemble(f"{change.key}: ", (change.old, "red"), " -> ", (change.new, "green"))
 
 
 def _wrote(text: bytes) -> bool:
@@ -99,14 +98,9 @@ def _wrote(text: bytes) -> bool:
 
 def _says(preset: str, text: bytes) -> bool:
     try:
-        return _without_comments(preset_text([preset]).encode()) == _without_comments(text)
+        return COMMENT.sub(b"", preset_text([preset]).encode()) == COMMENT.sub(b"", text)
     except UserError:  # a broken preset, which the user has not selected
         return False
-
-
-def _without_comments(text: bytes) -> bytes:
-    """Leave out the words of comments: they name the plug-ins, of which there may be a new one."""
-    return re.sub(rb'(?m)(^ *| +)#[^"\n]*$', b"", text)
 
 
 def _require_consent(*, force: bool) -> None:
@@ -124,18 +118,11 @@ def _require_consent(*, force: bool) -> None:
 def _keep_copy(text: bytes) -> Path:
     """Write the edited file to an unused path beside params.yaml, and return the path."""
     number = 1
-    while os.path.lexists(path := Path(f"{PARAMS}.old{number}")) and not _holds(path, text):
+    while os.path.lexists(path := Path(f"{PARAMS}.old{number}")) and not (path.is_file() and path.read_bytes() == text):
         number += 1
     with atomic_file(path) as temporary:
         temporary.write_bytes(text)
     return path
-
-
-def _holds(path: Path, text: bytes) -> bool:
-    try:
-        return path.read_bytes() == text
-    except OSError:  # another object has the name, or it is unreadable
-        return False
 
 
 def _digest(text: bytes) -> str:
@@ -150,7 +137,7 @@ def _console() -> VisibleConsole:
     return VisibleConsole(highlight=False, soft_wrap=True)  # a new one each time: stdout may have been redirected
 
 
-def with_hardware(names: Sequence[str], preset: str | None) -> tuple[list[str], str | None]:
+def _with_hardware(names: Sequence[str], preset: str | None) -> tuple[list[str], str | None]:
     """Return the presets with one of hardware before them, and a message about it; None if none was added.
 
     preset: a preset of hardware, `none`, or None for one that fits this machine's GPUs, proposed for published models alone. Raises

@@ -1,23 +1,28 @@
-"""`dagrpo verify` for an experiment: digests of all its files."""
+"""Command `dagrpo verify`: digests of an experiment, or a checkpoint."""
 
-import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
+from typing import Annotated
 
 import typer
+from rich.text import Text
 
+from dagrpo.cli.shared import complete_experiments, print_json
 from dagrpo.core.errors import UserError, nearest
+from dagrpo.core.escape import one_line
 from dagrpo.data.picture_digest import name_in_card, picture_digest
 from dagrpo.pipeline.changes.executions import ExecutionRecord, all_records, experiments
 from dagrpo.pipeline.raw_inputs import RawData, is_own, raw_data, raw_recorded
-from dagrpo.utils.console import progress
+from dagrpo.utils.console import plain_console, progress
 from dagrpo.utils.files import sha256_of
 from dagrpo.utils.manifest import MANIFEST, FileEntry, fault_of, listed_files
 from dagrpo.utils.provenance import PROVENANCE, TOPS
 
 LONGEST = 300
+STYLES = {"missing": "bold red", "changed": "bold red", "unknown": "yellow"}
 NOT_HERE = "raw data that is not on this machine"
 REMEDY = (
     "Copy away what you changed yourself. With this experiment in params.yaml, `dvc checkout --force` restores the outputs that DVC has "
@@ -44,7 +49,57 @@ class Verified:
     bytes: int  # that were read
 
 
-def verify(experiment: str) -> list[Verified]:
+def verify(
+    target: Annotated[
+        Path,
+        typer.Argument(
+            metavar="RUN_OR_FOLDER",
+            help="an experiment, or a checkpoint's folder",
+            autocompletion=complete_experiments,
+        ),
+    ],
+    as_json: Annotated[
+        bool, typer.Option("--json", help="print JSON for an experiment: a list with an object per file")
+    ] = False,
+) -> None:
+    """Recompute every digest of an experiment, from raw data to report, or check a checkpoint against its manifest.
+
+    Exit code 1 if anything is missing or changed.
+    """
+    experiment = _experiment(target)
+    if experiment is None:
+        from dagrpo.checkpoints.compare import verify_weights
+
+        manifest = verify_weights(target)
+        counted = f"{len(manifest.files)} files, {manifest.tensors.count} tensors"
+        typer.echo(f"{target} is whole: {counted}, digest {manifest.tensors.digest}.")
+        return
+    verified = verify_files(experiment)
+    if as_json:
+        print_json([asdict(each) for each in verified])
+    else:
+        _print(experiment, verified)
+    if any(each.state in {State.MISSING, State.CHANGED} for each in verified):
+        raise typer.Exit(1)
+
+
+def _print(experiment: str, verified: Sequence[Verified]) -> None:
+    """Print every file that is not whole, the number of files in each state, and what restores them."""
+    console = plain_console()
+    for each in verified:
+        if each.state != State.WHOLE:
+            text = f"{one_line(each.path, LONGEST)} ({each.description})"
+            console.print(Text.assemble((f"{each.state:8}", STYLES[each.state]), " ", text))
+    totals, read = Counter(each.state for each in verified), sum(each.bytes for each in verified) / 1e6
+    console.print(
+        f"{experiment}: {totals[State.WHOLE]:,} files are what their records say ({read:,.0f} MB read); "
+        f"{totals[State.MISSING]:,} missing, {totals[State.CHANGED]:,} changed, {totals[State.UNKNOWN]:,} unknown."
+    )
+    if totals[State.MISSING] or totals[State.CHANGED]:
+        console.print(REMEDY)
+
+
+def verify_files(experiment: str) -> list[Verified]:
     """Return the state of every file. Raises UserError for a missing or damaged record."""
     records = all_records(experiment)
     if not records:
@@ -74,10 +129,9 @@ def _raw_file(raw: RawData) -> Verified:
         return Verified(path=raw.name, state=State.UNKNOWN, description=NOT_HERE, bytes=0)
     digest, read = _read(raw.place, raw.column)
     state = State.WHOLE if digest == raw.digest else State.CHANGED
-    path, description = (
-        (raw.place, "") if raw.column is None else (name_in_card(str(raw.place), raw.column), "pictures of ")
-    )
-    return Verified(path=str(path), state=state, description=f"{description}raw data, {raw.name}", bytes=read)
+    path = str(raw.place) if raw.column is None else name_in_card(str(raw.place), raw.column)
+    description = f"{'' if raw.column is None else 'pictures of '}raw data, {raw.name}"
+    return Verified(path=path, state=state, description=description, bytes=read)
 
 
 def _read(place: Path, column: str | None) -> tuple[str | None, int]:
@@ -96,7 +150,12 @@ def _outputs(record: ExecutionRecord) -> Iterator[Verified]:
         verified = _file(Path(path), digest, f"output of {record.what}")
         yield verified
         if Path(path).name == MANIFEST and verified.state == State.WHOLE:
-            yield from _folder(Path(path), f"in a folder of {record.what}")
+            for name, entry in _listed(Path(path)).items():
+                file = Path(path).parent / name
+                fault = fault_of(file, entry)
+                state = State.WHOLE if fault is None else State.CHANGED if file.is_file() else State.MISSING
+                description = f"in a folder of {record.what}"
+                yield Verified(path=str(file), state=state, description=description, bytes=entry.bytes)
 
 
 def _number_of_outputs(record: ExecutionRecord) -> int:
@@ -109,14 +168,6 @@ def _listed(manifest: Path) -> dict[str, FileEntry]:
         return listed_files(manifest)
     except (OSError, UserError):  # missing, or of something that lists no files
         return {}
-
-
-def _folder(manifest: Path, description: str) -> Iterator[Verified]:
-    for name, entry in _listed(manifest).items():
-        path = manifest.parent / name
-        fault = fault_of(path, entry)
-        state = State.WHOLE if fault is None else State.CHANGED if path.is_file() else State.MISSING
-        yield Verified(path=str(path), state=state, description=description, bytes=entry.bytes)
 
 
 def _inputs(records: Sequence[ExecutionRecord]) -> Iterator[Verified]:
@@ -152,12 +203,7 @@ def _file(path: Path, digest: str, description: str) -> Verified:
     return Verified(path=str(path), state=state, description=description, bytes=path.stat().st_size)
 
 
-def counts(verified: Sequence[Verified]) -> Mapping[State, int]:
-    """Return the number of files in each state."""
-    return {state: sum(each.state == state for each in verified) for state in State}
-
-
-def experiment_of(target: Path) -> str | None:
+def _experiment(target: Path) -> str | None:
     """Return the experiment that is meant, by its name or by one of its folders; None if a checkpoint is meant.
 
     A single name that is no file or folder here is taken for a misspelt experiment: checkpoints lie deeper.
@@ -171,33 +217,3 @@ def experiment_of(target: Path) -> str | None:
         return parts[1]
     is_experiment = any(Path(top, target).is_dir() for top in TOPS) or not target.exists()
     return str(target) if len(parts) == 1 and is_experiment else None
-
-
-def verify_experiment(experiment: str, *, as_json: bool) -> None:
-    """Print every file that is not whole. Raises typer.Exit with 1 if one is missing or changed."""
-    from rich.text import Text
-
-    from dagrpo.core.escape import one_line
-    from dagrpo.utils.console import plain_console
-
-    verified = verify(experiment)
-    totals = counts(verified)
-    if as_json:
-        typer.echo(json.dumps([asdict(each) for each in verified], indent=2))
-    else:
-        styles = {State.MISSING: "bold red", State.CHANGED: "bold red", State.UNKNOWN: "yellow"}
-        console = plain_console()
-        for each in verified:
-            if each.state != State.WHOLE:
-                text = f"{one_line(each.path, LONGEST)} ({each.description})"
-                console.print(Text.assemble((f"{each.state:8}", styles[each.state]), " ", text))
-        read = sum(each.bytes for each in verified) / 1e6
-        console.print(
-            f"{experiment}: {totals[State.WHOLE]:,} files are what their records say ({read:,.0f} MB read); "
-            f"{totals[State.MISSING]:,} missing, {totals[State.CHANGED]:,} changed, {totals[State.UNKNOWN]:,} unknown."
-        )
-    if not totals[State.MISSING] and not totals[State.CHANGED]:
-        return
-    if not as_json:
-        console.print(REMEDY)
-    raise typer.Exit(1)

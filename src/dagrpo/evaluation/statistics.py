@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import stdtrit  # type: ignore[import-untyped]
+import scipy  # type: ignore[import-untyped]
 
 from dagrpo.evaluation.variances import Floats as Floats
 from dagrpo.evaluation.variances import student_half_width, variance_of
@@ -145,5 +145,5 @@ def mean_over_seeds(values: Floats, confidence: float) -> tuple[Floats, Floats, 
     seeds = values.shape[0]
     assert seeds > 1
     mean = values.mean(axis=0)
-    half = stdtrit(seeds - 1, (1 + confidence) / 2) * values.std(axis=0, ddof=1) / np.sqrt(seeds)
+    half = scipy.special.stdtrit(seeds - 1, (1 + confidence) / 2) * values.std(axis=0, ddof=1) / np.sqrt(seeds)
     return mean, mean - half, mean + half

@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import stdtrit  # type: ignore[import-untyped]
+import scipy  # type: ignore[import-untyped]
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 
@@ -51,7 +51,7 @@ def student_half_width(variance: Variance, seeds: int, problems: int, confidence
     error = standard_error(variance, seeds, problems)
     if error == 0:
         return 0.0
-    return float(stdtrit(_degrees_of_freedom(variance, seeds, problems), (1 + confidence) / 2)) * error
+    return float(scipy.special.stdtrit(_degrees_of_freedom(variance, seeds, problems), (1 + confidence) / 2)) * error
 
 
 def mean_squares(variance: Variance, seeds: int, problems: int) -> tuple[float, float, float]:

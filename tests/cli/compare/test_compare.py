@@ -12,9 +12,9 @@ from tests.pipeline.changes.made_up import make_project, note_for_snakemake
 from typer.testing import CliRunner, Result
 
 from dagrpo.cli.application import app
+from dagrpo.cli.compare.command import others, render, render_parts, scope, verdict
 from dagrpo.cli.compare.comparison import compare
 from dagrpo.cli.compare.differences import Difference, differences, unfinished
-from dagrpo.cli.compare.rendering import others, render, rendered, scope, verdict
 from dagrpo.config.places import ROOT
 from dagrpo.core.errors import UserError
 from dagrpo.core.trajectory import GREEDY
@@ -195,7 +195,7 @@ def test_runtime_stands_apart_as_it_changes_no_result_but_by_rounding(results: P
     )
     screen = plain_console()
     with screen.capture() as captured:
-        screen.print(rendered(replace(comparison, differences=both)))
+        screen.print(*render_parts(replace(comparison, differences=both)))
     _, what, runtime = re.split("What differs|Runtime settings that differ", captured.get())
     assert "training.steps" in what
     assert "threads" not in what

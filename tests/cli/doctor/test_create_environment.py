@@ -18,7 +18,7 @@ NAME = f"uv-{create_environment.UV}-py3-none-{ENDING}.whl"
 @pytest.fixture
 def unfit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """A machine without venv, with a folder of wheels and an index that does not answer."""
-    monkeypatch.setattr("dagrpo.cli.doctor.programs.makes_environments", lambda: False)
+    monkeypatch.setattr("dagrpo.cli.doctor.gpu_requirements.makes_environments", lambda: False)
     monkeypatch.setattr("platform.machine", lambda: "x86_64")
     monkeypatch.delenv("UV_FIND_LINKS", raising=False)
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
@@ -93,7 +93,7 @@ def test_an_index_that_does_not_answer_is_told(unfit: Path) -> None:
 def test_a_python_without_headers_alone_is_taken_where_uv_gets_none(
     unfit: Path, put: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dagrpo.cli.doctor.programs.makes_environments", lambda: True)
+    monkeypatch.setattr("dagrpo.cli.doctor.gpu_requirements.makes_environments", lambda: True)
     monkeypatch.setattr("sysconfig.get_path", lambda name, **more: str(unfit))
     monkeypatch.setattr(create_environment, "_of_this_python", lambda folder: 0)
     put("#!/bin/sh\nexit 2\n")

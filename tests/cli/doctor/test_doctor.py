@@ -11,8 +11,7 @@ from typer.testing import CliRunner
 
 import dagrpo_sandbox
 from dagrpo.cli.application import app
-from dagrpo.cli.doctor import machine, software
-from dagrpo.cli.doctor import slurm as of_slurm
+from dagrpo.cli.doctor import command
 from dagrpo.config.places import ROOT
 from dagrpo.config.presets import preset_text
 from dagrpo.config.schema import read_params
@@ -47,7 +46,7 @@ def test_a_mistake_in_params_is_told_in_its_sentence(tmp_path: Path, monkeypatch
     monkeypatch.chdir(tmp_path)
     (tmp_path / "Snakefile").touch()
     (tmp_path / "params.yaml").write_text("trainign: {}\n")
-    (found,) = [each for each in software.findings() if each.name == "params.yaml"]
+    (found,) = [each for each in command.check_software() if each.name == "params.yaml"]
     assert not found.is_there
     assert "the nearest known key is `training`" in found.detail
 
@@ -66,8 +65,8 @@ def test_credentials_are_present_or_not_and_never_shown(monkeypatch: pytest.Monk
 
 
 def test_a_package_that_is_not_installed_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(software, "version_of", lambda name: None)
-    found = next(each for each in software.findings() if each.name == "sglang")
+    monkeypatch.setattr(command, "version_of", lambda name: None)
+    found = next(each for each in command.check_software() if each.name == "sglang")
     assert (found.state, found.remedy) == ("missing", "make setup")
 
 
@@ -75,7 +74,7 @@ def test_versions_other_than_the_locks_are_named(tmp_path: Path, monkeypatch: py
     monkeypatch.chdir(tmp_path)
     (tmp_path / "requirements").mkdir()
     (tmp_path / "requirements/cpu.lock").write_text("pytest==0.0.1\nnot_there==2.0  # why\ntyper==1.0 ; extra\n")
-    (found,) = [each for each in software.findings() if each.name == "versions"]
+    (found,) = [each for each in command.check_software() if each.name == "versions"]
     assert found.detail == "pytest 0.0.1, not_there 2.0, typer 1.0 not as in requirements/cpu.lock"
     assert not found.is_trouble
 
@@ -88,8 +87,8 @@ def test_a_gpu_is_named_with_its_memory_and_driver(tmp_path: Path, monkeypatch: 
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    monkeypatch.setattr(machine, "version_of", lambda name: None)
-    lines = {each.name: each for each in machine._gpus()}
+    monkeypatch.setattr(command, "version_of", lambda name: None)
+    lines = {each.name: each for each in command.check_gpus()}
     assert lines["GPU 0"].detail == "NVIDIA H200, 143,771 MiB, compute capability 9.0"
     assert lines["driver"].detail == "580.95.05 for CUDA 13.0"
     packages = lines["packages for a GPU"]
@@ -102,10 +101,10 @@ def test_with_the_packages_for_a_gpu_the_runtime_that_a_server_preloads_is_looke
 ) -> None:
     (tmp_path / wheel).touch()
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
-    monkeypatch.setattr(machine, "version_of", lambda name: "1.0")
-    monkeypatch.setattr(machine, "RUNTIME", "libcudart.so.1313")  # no machine has it
-    monkeypatch.setattr(machine, "with_cuda_runtime", lambda environment: str(tmp_path))
-    (found,) = [each for each in machine._gpus() if each.name == "CUDA runtime"]
+    monkeypatch.setattr(command, "version_of", lambda name: "1.0")
+    monkeypatch.setattr(command, "RUNTIME", "libcudart.so.1313")  # no machine has it
+    monkeypatch.setattr(command, "with_cuda_runtime", lambda environment: str(tmp_path))
+    (found,) = [each for each in command.check_gpus() if each.name == "CUDA runtime"]
     assert (found.state, found.remedy) == (state, "make gpu")
 
 
@@ -113,8 +112,8 @@ def test_a_port_that_is_taken_is_told_with_another_one(monkeypatch: pytest.Monke
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        monkeypatch.setattr(machine, "PORT_OF_UI", taken.getsockname()[1])
-        found = machine._port_of_ui()
+        monkeypatch.setattr(command, "PORT_OF_UI", taken.getsockname()[1])
+        found = next(each for each in command.check_machine() if each.name == "dagrpo ui")
     assert (found.state, found.remedy) == ("none", "dagrpo ui --port 5001")
 
 
@@ -123,8 +122,8 @@ def test_where_nothing_can_be_isolated_the_sandbox_says_why(monkeypatch: pytest.
         raise dagrpo_sandbox.SandboxUnavailable("bubblewrap cannot isolate programs here (x); user namespaces: sysctl")
 
     monkeypatch.setattr(dagrpo_sandbox, "run_cold", refused)
-    assert machine._isolation(is_needed=True).state == "missing"
-    found = machine._isolation(is_needed=False)
+    assert command.check_isolation(is_needed=True).state == "missing"
+    found = command.check_isolation(is_needed=False)
     assert (found.state, found.detail) == ("none", "bubblewrap cannot isolate programs here (x)")
     assert found.remedy == "user namespaces: sysctl"
 
@@ -143,7 +142,7 @@ def test_isolation_is_needed_where_the_policy_may_run_programs_here(
     monkeypatch.chdir(tmp_path)
     experiment = {"train": task, "evaluate": [task], "tasks": [task]}
     (tmp_path / "params.yaml").write_text(json.dumps({"experiment": experiment, "rollout": {"tools": tools}}))
-    assert software.needs_isolation() is is_needed
+    assert command.needs_isolation() is is_needed
 
 
 def test_a_hub_that_is_not_reached_is_missing_without_its_password(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,16 +160,16 @@ def test_a_hub_that_is_not_reached_is_missing_without_its_password(monkeypatch: 
 
 def test_without_slurm_a_single_line_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    (found,) = of_slurm.findings()
+    (found,) = command.check_slurm()
     assert (found.name, found.state) == ("SLURM", "none")
 
 
 def test_each_need_of_slurm_that_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(of_slurm, "find_spec", lambda name: None)
+    monkeypatch.setattr(command, "find_spec", lambda name: None)
     for name in ("sbatch", "squeue"):
         (tmp_path / name).touch(mode=0o755)
-    lines = {each.name: each for each in of_slurm.findings()}
+    lines = {each.name: each for each in command.check_slurm()}
     assert lines["SLURM: plug-in"].remedy == "make setup"
     assert lines["SLURM: programs"].detail == "not on PATH: srun, scancel"
     assert lines["SLURM: controller"].detail == "slurmctld does not answer"
@@ -187,25 +186,25 @@ def test_a_user_without_name_home_or_which_gets_a_line_for_each(
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr("pwd.getpwuid", no_name)
     monkeypatch.setenv("PATH", str(tmp_path))
-    found = {each.name: each for each in software.findings()}
+    found = {each.name: each for each in command.check_software()}
     assert (found["user"].state, found["user"].remedy) == ("none", "export LOGNAME=NAME HOME=FOLDER")
     assert (found["which"].state, "make setup" in found["which"].remedy) == ("missing", True)
     monkeypatch.setenv("LOGNAME", "guest")
     monkeypatch.delenv("HOME")
-    (user,) = [each for each in software.findings() if each.name == "user"]
+    (user,) = [each for each in command.check_software() if each.name == "user"]
     assert (user.state, "has no home: dvc ends" in user.detail) == ("none", True)
     (tmp_path / "file").touch()
     for home in (str(tmp_path / "file"), "~"):
         monkeypatch.setenv("HOME", home)
-        (cache,) = [each for each in machine.findings(needs_isolation=False) if each.name == "cache"]
+        (cache,) = [each for each in command.check_machine() if each.name == "cache"]
         assert (cache.state, "XDG_CACHE_HOME" in cache.remedy) == ("none", True)
 
 
 def test_the_disk_that_is_needed_is_what_the_plan_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert machine._needed_disk() == machine.LEAST_DISK
+    assert command.needed_disk() == command.LEAST_DISK
     Path("params.yaml").write_text(
         preset_text(["arithmetic_tiny"], ROOT / "presets").replace("steps: 120", "steps: 120000")
     )
     params = read_params(Path("params.yaml"))
-    assert machine._needed_disk() == sum(each.bytes for each in disk_of(params, Models.of(params))) > machine.LEAST_DISK
+    assert command.needed_disk() == sum(each.bytes for each in disk_of(params, Models.of(params))) > command.LEAST_DISK

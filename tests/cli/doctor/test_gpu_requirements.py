@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dagrpo.cli.doctor import gpu_requirements, gpus, hub, programs
+from dagrpo.cli.doctor import gpu_requirements, gpus
 from dagrpo.cli.doctor.finding import apt
 
 ROOT = Path(__file__).parents[3]
@@ -169,19 +169,19 @@ def test_headers_are_those_of_the_base_python_and_needed_only_of_an_environment_
     checks = {"missing": gpu_requirements.of_check(tmp_path), "none": gpu_requirements.of_gpu(tmp_path)}
     for state, found in checks.items():  # `make gpu` gets a Python with headers
         assert [each.state for each in found if each.name == "Python.h"] == [state]
-    assert not programs.suits()
+    assert not gpu_requirements.headers(is_needed=False).is_there
     header = tmp_path / f"include/python{sys.version_info.major}.{sys.version_info.minor}/Python.h"
     header.parent.mkdir(parents=True)
     header.touch()
-    assert programs.headers(is_needed=True).detail == str(header)
+    assert gpu_requirements.headers(is_needed=True).detail == str(header)
 
 
 def test_python_of_ubuntu_22_is_told_with_the_way_to_another(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "version_info", type("Version", (tuple,), {"major": 3, "minor": 10})((3, 10, 12)))
-    found = programs.python()
+    found = gpu_requirements.python()
     assert found.detail == "3.10, and Python 3.11, 3.12 or 3.13 is needed"
     assert "`make gpu` gets Python 3.12 by uv" in found.remedy
-    assert not programs.suits()
+    assert not gpu_requirements.fits()
 
 
 def test_tiny_shared_memory_and_a_full_disk_are_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -200,12 +200,12 @@ def test_a_remedy_asks_for_root_where_the_user_is_not(user: int, prefix: str, mo
 
 def test_a_mirror_without_gsm8k_is_told_by_the_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("DAGRPO_DATA", str(tmp_path))
-    assert "gsm8k/train, gsm8k/test (.jsonl or .parquet) not in" in hub.data().detail
-    assert "--mirror names" in hub.data(str(tmp_path / "copies")).detail, "which comes first"
+    assert "gsm8k/train, gsm8k/test (.jsonl or .parquet) not in" in gpu_requirements.data().detail
+    assert "--mirror names" in gpu_requirements.data(str(tmp_path / "copies")).detail, "which comes first"
     (tmp_path / "gsm8k").mkdir()
     for name in ("train.jsonl", "test.parquet"):
         (tmp_path / "gsm8k" / name).touch()
-    assert hub.data().state == "ok"
+    assert gpu_requirements.data().state == "ok"
 
 
 @pytest.mark.parametrize(
@@ -217,16 +217,16 @@ def test_a_hub_that_does_not_answer_is_told_without_its_password(
 ) -> None:
     monkeypatch.delenv("DAGRPO_DATA", raising=False)
     monkeypatch.setenv("HF_ENDPOINT", endpoint)
-    assert hub.data().state == "missing"
-    assert "secret" not in hub.data().detail
+    assert gpu_requirements.data().state == "missing"
+    assert "secret" not in gpu_requirements.data().detail
 
 
 def test_user_and_password_of_an_address_go_into_a_header_that_no_redirection_passes_on() -> None:
-    asked = hub.request("https://user:p%40ss@mirror.example:8443/simple/uv/")
+    asked = gpu_requirements.request("https://user:p%40ss@mirror.example:8443/simple/uv/")
     assert asked.full_url == "https://mirror.example:8443/simple/uv/"
     assert asked.unredirected_hdrs == {"Authorization": "Basic dXNlcjpwQHNz"}  # of user:p@ss
     assert "Authorization" not in asked.headers
-    assert not hub.request("https://mirror.example/simple").has_header("Authorization")
+    assert not gpu_requirements.request("https://mirror.example/simple").has_header("Authorization")
 
 
 def test_a_folder_that_git_does_not_know_or_that_is_another_users_is_told(

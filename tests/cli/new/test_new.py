@@ -105,7 +105,7 @@ def test_a_name_that_is_none_or_is_taken_is_refused(tmp_path: Path, monkeypatch:
         (("task", "../x"), "'../x' is not a valid name of a task"),
         (("loss", "gspo"), "A loss `gspo` already exists"),
         (("tool", "mine"), "is not the repository of dagrpo: name the folder of a package of yours with --package."),
-        (("tool", "mine", "--package", "my-lab"), "'my-lab' is not a valid package name"),
+        (("tool", "mine", "--package", "my-lab"), "'my-lab' is not a valid name of a package"),
     ):
         done = run(*arguments)
         assert isinstance(done.exception, UserError)

@@ -9,7 +9,7 @@ from tests.report.synthetic import make_experiment
 from typer.testing import CliRunner, Result
 
 from dagrpo.cli.application import app
-from dagrpo.cli.power.task_power import of_experiments
+from dagrpo.cli.power import compute_power
 from dagrpo.core.errors import UserError
 
 
@@ -28,7 +28,7 @@ def run(*arguments: str) -> Result:
 
 
 def test_a_trained_policy_is_compared_with_its_base_policy(results: Path) -> None:
-    (found,) = of_experiments(["one"], "trained", wanted=0.05)
+    (found,) = compute_power(["one"], "trained", wanted=0.05)
     assert (found.first, found.second, found.seeds, found.problems) == ("one (base)", "one (trained)", 3, 40)
     assert [plan.seeds for plan in found.plans] == [2, 3, 5, 10, 20]
     of_three = found.plans[1]
@@ -39,7 +39,7 @@ def test_a_trained_policy_is_compared_with_its_base_policy(results: Path) -> Non
 def test_one_seed_is_planned_alone_and_said_to_be_too_few(results: Path) -> None:
     for seed in (1, 2):
         shutil.rmtree(results / f"one/runs/seed_{seed}")
-    (found,) = of_experiments(["one"], "trained", wanted=None)
+    (found,) = compute_power(["one"], "trained", wanted=None)
     assert [plan.seeds for plan in found.plans] == [1]
     assert found.wanted == pytest.approx(abs(found.difference))
     assert "One seed says nothing of the variation between seeds" in run("one").stdout
@@ -47,7 +47,7 @@ def test_one_seed_is_planned_alone_and_said_to_be_too_few(results: Path) -> None
 
 def test_equal_runs_have_no_difference_to_plan_for(results: Path) -> None:
     shutil.copytree(results / "one", results / "two")
-    (found,) = of_experiments(["one", "two"], "trained", wanted=None)
+    (found,) = compute_power(["one", "two"], "trained", wanted=None)
     assert (found.difference, {plan.problems for plan in found.plans}) == (0.0, {None})
 
 
@@ -60,6 +60,6 @@ def test_the_command_prints_a_table_and_json(results: Path) -> None:
 
 def test_what_cannot_be_compared_is_refused(results: Path) -> None:
     with pytest.raises(UserError, match="Name one experiment or two"):
-        of_experiments(["one", "two", "three"], "trained", None)
+        compute_power(["one", "two", "three"], "trained", None)
     with pytest.raises(UserError, match="There is no experiment `two`"):
-        of_experiments(["one", "two"], "trained", None)
+        compute_power(["one", "two"], "trained", None)

@@ -8,9 +8,8 @@ import pytest
 from huggingface_hub import CommitOperationAdd
 from huggingface_hub.errors import HfHubHTTPError
 
-from dagrpo.cli.publish import hub as publishing
-from dagrpo.cli.publish.hub import require_name, send
-from dagrpo.cli.publish.repositories import Repository
+from dagrpo.cli.publish import repositories as publishing
+from dagrpo.cli.publish.repositories import Repository, require_name, send
 from dagrpo.core.errors import UserError
 
 TOKEN = "hf_secretsecret"

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from dagrpo.cli.reproduce.command import explanations
 from dagrpo.cli.reproduce.comparison import Reproduction, Verdict, _code, compare
-from dagrpo.cli.reproduce.terminal import explanations
 from dagrpo.pipeline.changes.executions import ExecutionRecord
 from dagrpo.pipeline.crate.reading import Crate, Recorded
 from dagrpo.utils.files import sha256_of, write_json

@@ -9,9 +9,8 @@ from tests.report.synthetic import make_experiment
 from typer.testing import CliRunner, Result
 
 from dagrpo.cli.application import app
-from dagrpo.cli.sweep.figure import value_in_words
-from dagrpo.cli.sweep.rendering import headline, scope
-from dagrpo.cli.sweep.results import SweepResults, grouped, read_results
+from dagrpo.cli.sweep.command import headline, scope
+from dagrpo.cli.sweep.results import SweepResults, grouped, read_results, value_in_words
 from dagrpo.config.documents import params_yaml
 from dagrpo.config.schema import Params, parse
 from dagrpo.config.sweeps import read_sweep

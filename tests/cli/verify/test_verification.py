@@ -11,7 +11,7 @@ from tests.pipeline.changes.made_up import Project
 from typer.testing import CliRunner, Result
 
 from dagrpo.cli.application import app
-from dagrpo.cli.verify import State, Verified, verify
+from dagrpo.cli.verify import State, Verified, verify_files
 from dagrpo.core.errors import UserError
 from dagrpo.data.picture_digest import picture_digest
 from dagrpo.utils.files import read_json, sha256_of, write_json
@@ -22,20 +22,20 @@ def run(*arguments: str) -> Result:
 
 
 def faults(project: Project) -> list[tuple[str, State]]:
-    return [(each.path, each.state) for each in verify(project.name) if each.state != State.WHOLE]
+    return [(each.path, each.state) for each in verify_files(project.name) if each.state != State.WHOLE]
 
 
 def with_raw_data(project: Project, origin: str, revision: str | None, **data: str) -> Verified:
     """The prepared data says that it was made from one raw file, `train.jsonl` with the text "raw"; what is found of it."""
     raw = {"train.jsonl": "0" * 64 if "wrong" in data else hashlib.sha256(b"raw").hexdigest()}
     record_raw(project, raw, origin, revision, data.get("mirror"))
-    return verify(project.name)[0]
+    return verify_files(project.name)[0]
 
 
 def with_raw(project: Project, raw: dict[str, str], mirror: Path) -> list[State]:
     """The prepared data says that it was made from this in a mirror; what is found of each."""
     record_raw(project, raw, "mirror", None, str(mirror))
-    return [verified.state for verified in verify(project.name)[: len(raw)]]
+    return [verified.state for verified in verify_files(project.name)[: len(raw)]]
 
 
 def record_raw(project: Project, raw: dict[str, str], origin: str, revision: str | None, mirror: str | None) -> None:
@@ -78,7 +78,7 @@ def test_an_input_that_was_made_again_since_breaks_the_chain(made_up: Project) -
     completions.write_text("made again")
     record = read_json(provenance)
     write_json(provenance, record | {"outputs": {str(completions): sha256_of(completions)}})
-    (found,) = [each for each in verify(made_up.name) if each.state != State.WHOLE]
+    (found,) = [each for each in verify_files(made_up.name) if each.state != State.WHOLE]
     assert (
         found.description
         == "made again by sample, seed 0, arithmetic, base after score, seed 0, arithmetic, base has read it"
@@ -104,7 +104,7 @@ def test_a_picture_that_was_replaced_beside_its_rows_is_a_change(made_up: Projec
     assert with_raw(made_up, digests, tmp_path) == [State.WHOLE, State.WHOLE]
     (tmp_path / "1.png").write_bytes(picture(colour="blue"))
     assert with_raw(made_up, digests, tmp_path) == [State.WHOLE, State.CHANGED]
-    changed = verify(made_up.name)[1]
+    changed = verify_files(made_up.name)[1]
     assert (changed.path, changed.description) == (f"{tmp_path}/{name}", f"pictures of raw data, lab/words: {name}")
     assert changed.bytes == len(picture(colour="blue"))
     (tmp_path / "1.png").unlink()
@@ -131,7 +131,7 @@ def test_a_name_without_a_record_is_told(made_up: Project) -> None:
         UserError,
         match=r"There is no record of an experiment `other` in data, models, results: there is only arithmetic_tiny",
     ):
-        verify("other")
+        verify_files("other")
 
 
 def test_programs_get_an_object_for_each_file(made_up: Project) -> None:

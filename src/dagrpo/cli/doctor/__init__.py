@@ -1,4 +1,1 @@
-"""`dagrpo doctor`: check this machine and suggest fixes.
-
-It changes nothing.
-"""
+"""`dagrpo doctor`: check this machine and suggest fixes."""

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from dagrpo.cli.shared import render_text
 from dagrpo.core.errors import UserError
 from dagrpo.core.escape import brief
 from dagrpo.utils.files import write_text
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from dagrpo.core.plugins import Plugins
 
 NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
+TEMPLATES = Path(__file__).parent / "templates"
 
 
 class Kind(StrEnum):
@@ -81,8 +82,7 @@ PLACES = {
 }
 
 
-def registry_of(kind: Kind) -> "Plugins[Any]":
-    """Return the registry of a kind."""
+def _registry(kind: Kind) -> "Plugins[Any]":
     module, _, name = PLACES[kind].registry.partition(":")
     registry: Plugins[Any] = getattr(import_module(module), name)
     return registry
@@ -99,12 +99,14 @@ def new(
     ] = None,
 ) -> None:
     """Write a working task, verifier, reward component, loss or tool with its test, as a start."""
-    _require_name(kind, name)
-    place, registry = PLACES[kind], registry_of(kind)
+    _require_name(name, kind)
+    place, registry = PLACES[kind], _registry(kind)
+    if name in registry.names():
+        raise UserError(f"A {kind} `{name}` already exists: choose another name.")
     if package is None:
         folder, test, top, selected = _require_clone(registry.package), Path(place.tests), registry.package, name
     else:
-        _require_package_name(package)
+        _require_name(package.name, "package")
         folder, test, top = package, package.parent / "tests", package.name
         selected = f"{top}.{name}{registry.separator}{place.attribute}"
     module, test = folder / f"{name}.py", test / f"test_{name}.py"
@@ -133,33 +135,16 @@ def _require_clone(package: str) -> Path:
     return folder
 
 
-def _require_package_name(package: Path) -> None:
-    if not NAME.fullmatch(package.name) or keyword.iskeyword(package.name):
-        raise UserError(
-            f"--package {package}: {brief(package.name)} is not a valid package name: use lower-case letters, digits and _."
-        )
-
-
-def _require_name(kind: Kind, name: str) -> None:
+def _require_name(name: str, what: str) -> None:
     if not NAME.fullmatch(name) or keyword.iskeyword(name):
         raise UserError(
-            f"{brief(name)} is not a valid name of a {kind}: use lower-case letters, digits and _, a letter first."
+            f"{brief(name)} is not a valid name of a {what}: use lower-case letters, digits and _, a letter first."
         )
-    if name in registry_of(kind).names():
-        raise UserError(f"A {kind} `{name}` already exists: choose another name.")
 
 
 def _write(kind: Kind, name: str, import_path: str, module: Path, test: Path, *, inside: bool) -> None:
     for path in (module, test):
         if path.exists():
             raise UserError(f"{path} already exists: choose another name, or move the file away.")
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent / "templates"),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        autoescape=False,  # Python, of a name that was checked
-    )
     for path, template in ((module, f"{kind}.py.j2"), (test, f"test_{kind}.py.j2")):
-        write_text(path, environment.get_template(template).render(name=name, module=import_path, inside=inside))
+        write_text(path, render_text(TEMPLATES / template, name=name, module=import_path, inside=inside))

@@ -7,9 +7,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-
 from dagrpo.checkpoints.manifest import tensor_digest_of
+from dagrpo.cli.shared import render_text
 from dagrpo.config.overlay import configuration_of
 from dagrpo.core.escape import one_line
 from dagrpo.data.task import get_task
@@ -144,16 +143,8 @@ def rollouts_card(publication: Publication) -> str:
 
 
 def _rendered(template: str, publication: Publication, **values: object) -> str:
-    environment = Environment(
-        loader=PackageLoader("dagrpo.cli.publish", "."),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        autoescape=False,
-    )
-    environment.filters["code"] = _code
-    return environment.get_template(template).render(
+    return render_text(
+        Path(__file__).with_name(template),
         publication=publication,
         params=publication.finished.params,
         experiment=publication.finished.name,
@@ -206,9 +197,9 @@ def _estimates(summary: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, f
 
 
 def _parameters(publication: Publication) -> Iterator[tuple[str, str]]:
-    """Yield the parameters that are not at their defaults, and some that always count."""
+    """Yield the parameters that are not at their defaults, and some that always count, as text and code of a table."""
     for key, value in configuration_of(publication.finished.params)["changed"].items():
-        yield key, one_line(canonical_json(value), LONGEST)
+        yield key, _code(one_line(canonical_json(value), LONGEST))
 
 
 def _base(publication: Publication) -> str:

@@ -1,27 +1,45 @@
-"""Command `dagrpo publish`."""
+"""Commands `dagrpo crate` and `dagrpo publish`: a finished experiment for others."""
 
 import tempfile
+from collections.abc import Iterable, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dagrpo.cli.shell_completion import experiments, seeds
+from dagrpo.cli.shared import Finished, complete_seeds
+from dagrpo.core.errors import UserError
+from dagrpo.utils.files import atomic_folder, copy
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
     from dagrpo.cli.publish.repositories import Repository
 
 KINDS = HUB, FOLDER = ("hub", "folder")
 
 
+def crate(
+    experiment: Finished,
+    to: Annotated[Path | None, typer.Option("--to", help="folder to write; by default EXPERIMENT.crate")] = None,
+) -> None:
+    """Write a finished experiment as a Workflow Run RO-Crate: each action with its parameters, digests, times and environment."""
+    from dagrpo.pipeline.crate.finished import read_finished
+    from dagrpo.pipeline.crate.writing import write_crate
+
+    folder = to or Path(f"{experiment}.crate")
+    if folder.exists():
+        raise UserError(f"{folder} exists: remove it, or name another folder with --to.")
+    finished = read_finished(experiment)
+    write_crate(finished, folder)
+    again = f"`dagrpo reproduce {folder}` runs them again, also on another machine"
+    typer.echo(f"Written: {folder}, {len(finished.records)} actions. {again}.")
+
+
 def publish(
-    run: Annotated[str, typer.Argument(metavar="EXPERIMENT", help="a finished experiment", autocompletion=experiments)],
+    run: Finished,
     to: Annotated[str, typer.Option("--to", help="folder:PATH, or hub:ORG/NAME")],
     seed: Annotated[
-        int | None, typer.Option(help="seed of the policy; by default the first", autocompletion=seeds)
+        int | None, typer.Option(help="seed of the policy; by default the first", autocompletion=complete_seeds)
     ] = None,
     license: Annotated[
         str | None, typer.Option("--license", help="licence of the cards, as the hub names it, such as apache-2.0")
@@ -34,9 +52,7 @@ def publish(
 ) -> None:
     """Write or send the trained policy with its model card and crate, and its rollouts as a data set."""
     from dagrpo.cli.publish.cards import Publication
-    from dagrpo.cli.publish.hub import require_name, send
-    from dagrpo.cli.publish.repositories import repositories
-    from dagrpo.core.errors import UserError
+    from dagrpo.cli.publish.repositories import repositories, require_name, send
     from dagrpo.pipeline.crate.finished import read_finished
 
     kind, _, place = to.partition(":")
@@ -65,23 +81,16 @@ def publish(
             typer.echo("\n".join(send(made, str(parent), public=public)))
             return
         typer.echo(_listing(made, parent))
-        if kind == FOLDER:
-            _write(made, parent)
+        for repository in made if kind == FOLDER else ():
+            with atomic_folder(parent / repository.name) as folder:
+                for path, file in repository.files.items():
+                    (folder / path).parent.mkdir(parents=True, exist_ok=True)
+                    copy(file, folder / path)
     note = f"New repositories would be {'public' if public else 'private'}. Nothing is sent without --yes."
     typer.echo("Written; nothing is sent." if kind == FOLDER else note)
 
 
-def _write(repositories: "Sequence[Repository]", parent: Path) -> None:
-    from dagrpo.utils.files import atomic_folder, copy
-
-    for repository in repositories:
-        with atomic_folder(parent / repository.name) as folder:
-            for path, file in repository.files.items():
-                (folder / path).parent.mkdir(parents=True, exist_ok=True)
-                copy(file, folder / path)
-
-
-def _listing(repositories: "Sequence[Repository]", parent: Path) -> str:
+def _listing(repositories: Sequence["Repository"], parent: Path) -> str:
     lines = []
     for repository in repositories:
         total = _size(repository.files.values())
@@ -93,6 +102,6 @@ def _listing(repositories: "Sequence[Repository]", parent: Path) -> str:
     return "\n".join(lines)
 
 
-def _size(files: "Iterable[Path]") -> str:
+def _size(files: Iterable[Path]) -> str:
     size = sum(file.stat().st_size for file in files)
     return f"{size / 1e6:,.1f} MB" if size >= 100_000 else f"{size / 1e3:,.1f} kB"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dagrpo.cli.shell_completion import experiments, seeds
+from dagrpo.cli.shared import Run, Seed
 from dagrpo.core.errors import UserError
 from dagrpo.utils.console import VisibleConsole
 
@@ -22,11 +22,9 @@ MOST_IN_A_RANGE = 1_000_000
 
 
 def replay(
-    run: Annotated[
-        str, typer.Argument(metavar="RUN", help="an experiment, or the folder of a seed", autocompletion=experiments)
-    ],
+    run: Run,
     steps: Annotated[str | None, typer.Option(help=f"{STEPS}; by default the last one")] = None,
-    seed: Annotated[int | None, typer.Option(help="seed, if the experiment has several", autocompletion=seeds)] = None,
+    seed: Seed = None,
 ) -> None:
     """Recompute steps of a run from its rollouts; exit code 1 if gradients or weights differ from the recorded ones."""
     from dagrpo.cli.replay.recorded_run import read_run

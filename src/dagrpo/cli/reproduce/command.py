@@ -1,17 +1,34 @@
-"""Command `dagrpo reproduce`."""
+"""Command `dagrpo reproduce`: an experiment of another machine, run again and compared."""
 
 import shlex
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
+from rich.table import Table
+from rich.text import Text
 
-if TYPE_CHECKING:
-    from dagrpo.config.schema import Params
+from dagrpo.cli.reproduce.comparison import Reproduction, Verdict, compare
+from dagrpo.cli.reproduce.parameters import parameters
+from dagrpo.cli.shared import PARAMS
+from dagrpo.config.documents import params_yaml
+from dagrpo.config.overlay import flat
+from dagrpo.config.project import require_own_code
+from dagrpo.config.schema import Params, read_params
+from dagrpo.core.escape import one_line
+from dagrpo.data.task import get_task
+from dagrpo.pipeline.changes.executions import all_records
+from dagrpo.pipeline.crate.reading import Crate, read_crate
+from dagrpo.report.format import percent
+from dagrpo.utils.console import plain_console
+from dagrpo.utils.files import write_text
+from dagrpo.utils.run_info import read_accounts
 
 FOLDER = Path("reproduced")  # of params files
+LONGEST = 300
+STYLES = {Verdict.EQUAL: "green", Verdict.WITHIN: "yellow", Verdict.OUTSIDE: "bold red"}
 
 
 def reproduce(
@@ -27,15 +44,6 @@ def reproduce(
 
     The run is an override run, NAME~reproduced, of parameters in reproduced/NAME.yaml: params.yaml and its results stay as they are.
     """
-    from dagrpo.cli.reproduce.parameters import parameters
-    from dagrpo.cli.reproduce.terminal import print_reproduction
-    from dagrpo.config.documents import params_yaml
-    from dagrpo.config.project import require_own_code
-    from dagrpo.config.schema import read_params
-    from dagrpo.pipeline.crate.reading import read_crate
-    from dagrpo.pipeline.override_runs import PARAMS
-    from dagrpo.utils.files import write_text
-
     require_own_code()
     recorded = read_crate(crate)
     params = parameters(recorded, crate, read_params(PARAMS), given or ())
@@ -51,11 +59,7 @@ def reproduce(
         raise typer.Exit(1)
 
 
-def _needs(params: "Params") -> str:
-    from dagrpo.config.overlay import flat
-    from dagrpo.core.escape import one_line
-    from dagrpo.data.task import get_task
-
+def _needs(params: Params) -> str:
     models = {value for key, value in flat(params.model_dump()).items() if key.endswith(".repository") and value}
     hub = [f"the model {one_line(each, 200)}" for each in sorted(models)]
     sources = {source.repository for name in params.experiment.tasks if (source := get_task(name).source) is not None}
@@ -65,3 +69,63 @@ def _needs(params: "Params") -> str:
     words = [f"{', '.join(from_hub)} from the hub"] if from_hub else []
     words += [f"{', '.join(data)} from {mirror} (data.mirror)"] if data and mirror is not None else []
     return " and ".join(["it needs " + words[0], *words[1:]]) if words else "it needs nothing from elsewhere"
+
+
+def print_reproduction(crate: Crate, experiment: str) -> bool:
+    """Print the comparison of a crate with a finished run of it; return False if a score lies outside its interval."""
+    records = all_records(experiment)
+    accounts = read_accounts(Path("logs", experiment), [each.provenance for each in records])
+    facts = next(
+        (
+            dict(accounts[each.provenance].facts)
+            for each in records
+            if each.stage == "train" and each.provenance in accounts
+        ),
+        {},
+    )
+    result = compare(crate, records, experiment, facts)
+    console = plain_console()
+    console.print(_stages(result))
+    console.print(_scores(result))
+    for line in explanations(result):
+        console.print(one_line(line, LONGEST))
+    if not result.scores:
+        console.print("No score could be compared: the crate has none of the tasks that were evaluated here.")
+    return bool(result.scores) and all(each.verdict != Verdict.OUTSIDE for each in result.scores)
+
+
+def _stages(result: Reproduction) -> Table:
+    table = Table("stage", "outputs", title="Files", title_justify="left")
+    for each in result.stages:
+        text = "equal to the byte" if each.is_equal else f"{each.equal} of {each.outputs} equal"
+        style = "green" if each.is_equal else "yellow"
+        table.add_row(
+            one_line(each.what, LONGEST), Text(text + (", the difference begins here" if each.begins else ""), style)
+        )
+    return table
+
+
+def _scores(result: Reproduction) -> Table:
+    table = Table("score", "recorded", "here", "", title="Scores", title_justify="left")
+    for each in result.scores:
+        recorded = f"{percent(each.recorded)} ({100 * each.low:.1f} to {100 * each.high:.1f})"
+        table.add_row(
+            one_line(each.name, LONGEST), recorded, percent(each.value), Text(each.verdict, STYLES[each.verdict])
+        )
+    return table
+
+
+def explanations(result: Reproduction) -> list[str]:
+    """Return what is equal, and where and why the rest differs, in sentences."""
+    if all(each.is_equal for each in result.stages):
+        return ["Everything is equal to the byte; the report, which has the name of its experiment, is not compared."]
+    lines = []
+    for each in result.stages:
+        if each.begins:
+            reasons = "; ".join(each.reasons)
+            lines.append(f"{each.what}: {reasons or 'no recorded difference of parameters, code or software'}.")
+    lines += [f"Machine: {'; '.join(result.machine)}."] if result.machine else []
+    lines.append(
+        "Other processors, GPUs, threads or versions round sums otherwise; docs/exactness.md says what keeps each bit."
+    )
+    return lines

@@ -4,24 +4,22 @@ from typing import Annotated, Literal
 
 import typer
 
-from dagrpo.cli.shell_completion import evaluated_tasks, experiments, seeds
+from dagrpo.cli.shared import Run, Seed, complete_evaluated
 
 
 def serve(
-    run: Annotated[
-        str,
-        typer.Argument(metavar="RUN", help="an experiment, or the folder of a seed", autocompletion=experiments),
-    ],
+    run: Run,
     policy: Annotated[
         Literal["base", "trained", "both"], typer.Option(help="policy to serve; both: side by side")
     ] = "both",
     task: Annotated[
         str | None,
         typer.Option(
-            help="evaluated task whose prompt and tools are used; by default the first", autocompletion=evaluated_tasks
+            help="evaluated task whose prompt and tools are used; by default the first",
+            autocompletion=complete_evaluated,
         ),
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="seed, if the experiment has several", autocompletion=seeds)] = None,
+    seed: Seed = None,
     port: Annotated[int, typer.Option(min=0, max=65535, help="port of 127.0.0.1 to listen on; 0: any free one")] = 0,
 ) -> None:
     """Serve a run's policies on this machine: a page to talk to them, and an OpenAI endpoint for each, until Ctrl-C."""

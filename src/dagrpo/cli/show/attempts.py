@@ -1,7 +1,6 @@
 """Attempts of a file, and the choice among them."""
 
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -53,7 +52,8 @@ def choose(place: Place, best: int, worst: int, prompt: str | None = None, *, fu
     highest, lowest = best_and_worst(shown, best, worst)
     worth = next((name for name in ("reward", "correct") if name in table.column_names), None)
     graded = [float(value) for value in table[worth].to_pylist() if value is not None] if worth else []
-    titles = [*_titles("best", highest), *_titles("worst", lowest)] if graded else _titles("attempt", highest + lowest)
+    kinds = (("best", highest), ("worst", lowest)) if graded else (("attempt", highest + lowest),)
+    titles = [f"{kind} {number} of {len(rows)}" for kind, rows in kinds for number in range(1, len(rows) + 1)]
     grades = shown.select([name for name in GRADED if name in shown.column_names]).to_pylist()
     rows = file.rows_of(shown, [*highest, *lowest])
     whole = [row | grades[position] for row, position in zip(rows, [*highest, *lowest], strict=True)]
@@ -104,10 +104,6 @@ def _with_prompt(table: pa.Table, text: str, place: Place) -> pa.Table:
 
 def _plain(text: str) -> str:
     return " ".join(text.casefold().split())
-
-
-def _titles(kind: str, rows: Sequence[int]) -> list[str]:
-    return [f"{kind} {number} of {len(rows)}" for number in range(1, len(rows) + 1)]
 
 
 def pictures(place: Place, task: str, problem: int) -> str | None:

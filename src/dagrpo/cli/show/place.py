@@ -3,15 +3,13 @@
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
+from dagrpo.cli.shared import Which
 from dagrpo.core.errors import UserError, nearest
 from dagrpo.tracking.variations import TRY
 
-Which = Literal["base", "trained"]
 RESULTS = Path("results")
 STEP = re.compile(r"step_(\d+)\.parquet")
-WITH_TOKENIZER = ("exported", "initial", "sft", "policy")  # checkpoints of a run, all with the same tokenizer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,12 +31,9 @@ def run_folder(name: str, seed: int | None, root: Path = RESULTS) -> Path:
     if not seeds:
         experiments = sorted(path.parent.name for path in root.glob("*/runs"))
         if overrides := [each for each in experiments if each.startswith(f"{folder.name}{TRY}")]:
-            one_of = (
-                "an override run of it: give its name"
-                if len(overrides) == 1
-                else "override runs of it: give the name of one"
+            raise UserError(
+                f"There is no run `{name}`, only override runs of it: give a name of {', '.join(overrides)}."
             )
-            raise UserError(f"There is no run `{name}`, only {one_of}, {', '.join(overrides)}.")
         if (root / name).is_dir():
             raise UserError(
                 f"The experiment `{name}` has no trained step and no evaluation yet: `dagrpo status` says what runs."
@@ -90,9 +85,3 @@ def single_file(path: Path) -> Place:
     is_evaluation = path.name == "completions.parquet" and scores.is_file()
     runs = [folder for folder in path.resolve().parents if folder.name.startswith("seed_")]
     return Place(attempts=path, scores=scores if is_evaluation else None, run=runs[0] if runs else None)
-
-
-def tokenizer_file(place: Place) -> Path | None:
-    """Return the tokenizer of the run's checkpoints; None if there is no checkpoint with one."""
-    folders = [place.run / name for name in WITH_TOKENIZER] if place.run else []
-    return next((path for folder in folders if (path := folder / "tokenizer.json").is_file()), None)

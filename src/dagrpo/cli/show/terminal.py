@@ -1,7 +1,4 @@
-"""Attempts on a terminal or in a pipe.
-
-A policy's text is escaped, so that it cannot control the terminal.
-"""
+"""Attempts on a terminal or in a pipe, escaped: none controls it."""
 
 from collections.abc import Iterator, Sequence
 
@@ -12,12 +9,11 @@ from rich.text import Text
 
 from dagrpo.checkpoints.tokenizers import Decode, decoder_of
 from dagrpo.cli.show.attempts import Chosen
-from dagrpo.cli.show.place import Place, tokenizer_file
+from dagrpo.cli.show.place import Place
 from dagrpo.core.escape import one_line, visible
 from dagrpo.report.attempt import Attempt
 from dagrpo.report.format import plural
 from dagrpo.rollout.transcript import Call, Segment, Transcript, Utterance, segments
-from dagrpo.utils.console import VisibleConsole
 
 WRITTEN, CONTEXT, LABEL = "green", "dim", "bold"
 STYLES = {
@@ -30,12 +26,8 @@ STYLES = {
 }
 LEFT_OUT = "texts and tokens of {:,} left out (runtime.keep_rollouts)"
 FOLDED_LINE = 160  # characters of arguments or a result, on one line
+WITH_TOKENIZER = ("exported", "initial", "sft", "policy")  # checkpoints of a run, all with the same tokenizer
 REMEDY = "restore it, or leave out --tokens"
-
-
-def console() -> VisibleConsole:
-    """Return the console for attempts, without markup, highlighting and emoji."""
-    return VisibleConsole(highlight=False, markup=False, emoji=False)
 
 
 def heading(chosen: Chosen, source: str, *, coloured: bool) -> RenderableType:
@@ -133,5 +125,6 @@ def _tokens(samples: Sequence[Sequence[Segment]], decode: Decode) -> Iterator[tu
 
 def decoder(place: Place) -> Decode | None:
     """Return a decoder for the run's policy; None if no tokenizer is found. Raises UserError if its file cannot be read."""
-    path = tokenizer_file(place)
-    return None if path is None else decoder_of(path, REMEDY)
+    folders = [place.run / name for name in WITH_TOKENIZER] if place.run else []
+    found = next((path for folder in folders if (path := folder / "tokenizer.json").is_file()), None)
+    return None if found is None else decoder_of(found, REMEDY)

@@ -1,13 +1,12 @@
 """Figure of a sweep: scores with intervals against each axis."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from math import ceil
 from textwrap import shorten, wrap
 
 from matplotlib.axes import Axes
 
-from dagrpo.cli.sweep.results import AxisValue, TaskResults, grouped, is_number
-from dagrpo.config.documents import yaml_value
+from dagrpo.cli.sweep.results import AxisValue, TaskResults, grouped, is_number, value_in_words
 from dagrpo.evaluation.statistics import Estimate
 from dagrpo.report import style
 from dagrpo.report.figures.parts import ReportFigure, percent_ticks
@@ -18,14 +17,6 @@ IN_A_ROW = 3
 LOGARITHMIC = 20  # the largest value over the least, from which an axis is logarithmic
 LONGEST_TICK, LINE = 60, 15  # characters of a label, and of a line of it
 WIDTH = 0.04  # of the band for a hover, and between cells with one value, as a share of the axis
-
-
-def value_in_words(value: object) -> str:
-    """Return a value of an axis in words; "" where a cell does not set it. Of a plug-in its name, then its parameters."""
-    if isinstance(value, Mapping):
-        name, rest = value.get("name", ""), {key: each for key, each in value.items() if key != "name"}
-        return ", ".join(filter(None, [str(name), *(f"{key} {value_in_words(each)}" for key, each in rest.items())]))
-    return "" if value is None else f"{value:g}" if isinstance(value, float) else yaml_value(value)
 
 
 def against_axes(results: TaskResults, axes: Sequence[str], number: int) -> ReportFigure:
@@ -62,27 +53,16 @@ def _panel(panel: Axes, axis: str, results: TaskResults) -> list[Hover]:
     means = {value_in_words(each.value): each for each in results.means if each.axis == axis}
     for value, each in cells:
         if means:
-            panel.plot(
-                places[value_in_words(value)],
-                each.score.value,
-                "o",
-                color=style.INK,
-                alpha=0.4,
-                markersize=3.5,
-                markeredgewidth=0,
-            )
+            faint = {"color": style.INK, "alpha": 0.4, "markersize": 3.5, "markeredgewidth": 0}
+            panel.plot(places[value_in_words(value)], each.score.value, "o", **faint)
         else:
             _dot(panel, each.score, places[value_in_words(value)])
     positions = [places[value_in_words(value)] for value in values]
     for words, mean in means.items():
         _dot(panel, mean.score, places[words])
     if means and all(map(is_number, values)):
-        panel.plot(
-            positions,
-            [means[value_in_words(value)].score.value for value in values],
-            color=style.TRAINED,
-            linewidth=1.0,
-        )
+        heights = [means[value_in_words(value)].score.value for value in values]
+        panel.plot(positions, heights, color=style.TRAINED, linewidth=1.0)
     panel.set_xlabel(axis)
     return [
         Hover(axes=panel, text=_in_words(axis, value, means.get(value_in_words(value)), results), x=_band(panel, place))

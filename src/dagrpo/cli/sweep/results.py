@@ -1,6 +1,6 @@
 """Results of a sweep: scores of its finished cells, and paired differences."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -14,6 +14,7 @@ from dagrpo.cli.compare.comparison import (
     trouble_between,
     values_of,
 )
+from dagrpo.config.documents import yaml_value
 from dagrpo.config.schema import Params
 from dagrpo.config.sweeps import Cell, read_sweep
 from dagrpo.core.errors import UserError
@@ -180,3 +181,11 @@ def grouped(pairs: Sequence[tuple[Any, T]]) -> list[tuple[Any, list[T]]]:
 
 def is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def value_in_words(value: object) -> str:
+    """Return a value of an axis in words; "" where a cell does not set it. Of a plug-in its name, then its parameters."""
+    if isinstance(value, Mapping):
+        name, rest = value.get("name", ""), {key: each for key, each in value.items() if key != "name"}
+        return ", ".join(filter(None, [str(name), *(f"{key} {value_in_words(each)}" for key, each in rest.items())]))
+    return "" if value is None else f"{value:g}" if isinstance(value, float) else yaml_value(value)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dagrpo.cli.replay.command import STEPS, steps_of
+from dagrpo.cli.shared import PARAMS, SeedToTrain
 from dagrpo.core.errors import UserError
 from dagrpo.pipeline.record import STATES
 from dagrpo.utils.provenance import TOPS
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from dagrpo.trainer.run import TrainingRun
     from dagrpo.trainer.state.states import SavedState
 
-PARAMS = Path("params.yaml")
 Figures = Iterator[tuple[int, dict[str, float]]]  # (step, from 1; its figures to print)
 STEP = re.compile(r"step_([0-9]{5,})\.parquet")
 
@@ -36,7 +36,7 @@ def train(
     state: Annotated[
         Path | None, typer.Option(help="saved state to start from; by default the initial checkpoint")
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="one of experiment.seeds; by default the first")] = None,
+    seed: SeedToTrain = None,
 ) -> None:
     """Run one half of training steps of params.yaml, outside of the DAG. Whole steps are run by `snakemake --cores all target`."""
     from dagrpo.config.schema import read_params

@@ -1,22 +1,51 @@
-"""Power of a comparison: seeds and problems that show a difference."""
+"""Command `dagrpo power`: seeds and problems that show a difference."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from math import sqrt
+from typing import Annotated
 
+import typer
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from dagrpo.cli.compare.comparison import Evaluated, read_evaluated, shared_by, trouble_between, values_of
-from dagrpo.cli.show.place import Which
+from dagrpo.cli.shared import Which, complete_experiments, print_json
 from dagrpo.core.errors import UserError
 from dagrpo.evaluation.power import POWER, detectable, problems_needed
 from dagrpo.evaluation.variances import Variance, variance_of
 from dagrpo.report.format import percent, plural, points
+from dagrpo.utils.console import plain_console
 
 SEEDS = (2, 3, 5, 10, 20)
 GREEDY = "greedy"
+
+
+def power(
+    experiments: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="A [B]",
+            help="experiments to compare; of one alone its trained with its base policy",
+            autocompletion=complete_experiments,
+        ),
+    ],
+    wanted: Annotated[
+        float | None,
+        typer.Option(
+            "--points", min=0.01, max=100, help="difference to show, in points; by default the one that these runs have"
+        ),
+    ] = None,
+    which: Annotated[Which, typer.Option(help="policies of A and B to compare: base or trained")] = "trained",
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON: a list of tasks")] = False,
+) -> None:
+    """Print how many seeds and problems show a difference, from the variance of finished runs."""
+    found = compute_power(experiments, which, None if wanted is None else wanted / 100)
+    if as_json:
+        print_json([asdict(each) for each in found])
+    else:
+        plain_console().print(Group(*(part for each in found for part in _parts(each))))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +74,7 @@ class TaskPower:
     plans: tuple[Plan, ...]
 
 
-def of_experiments(experiments: Sequence[str], which: Which, wanted: float | None) -> list[TaskPower]:
+def compute_power(experiments: Sequence[str], which: Which, wanted: float | None) -> list[TaskPower]:
     """Compute the power of each task of two experiments, or of an experiment's trained policy against its base policy.
 
     Raises UserError if a name has no scores, or there is nothing to compare.
@@ -102,11 +131,6 @@ def _of_task(first: Evaluated, second: Evaluated, task: str, labels: Sequence[st
     )
 
 
-def rendered(powers: Iterable[TaskPower]) -> RenderableType:
-    """Render the power on each task for a terminal: the variance, and a line for each number of seeds."""
-    return Group(*(part for power in powers for part in _parts(power)))
-
-
 def _parts(power: TaskPower) -> Iterator[RenderableType]:
     there = f"{plural(power.problems, 'problem')} and {plural(power.seeds, 'seed')}"
     yield Text(f"{power.task}: {power.second} against {power.first}, greedy accuracy", style="bold")
@@ -130,11 +154,11 @@ def _deviations(variance: Variance) -> str:
 
 def _table(power: TaskPower) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0))
-    for heading in (
-        "seeds",
+    wanted, shown = (
         f"problems that show {100 * power.wanted:.1f} points",
         f"points shown by {power.problems:,} problems",
-    ):
+    )
+    for heading in ("seeds", wanted, shown):
         table.add_column(heading, justify="right")
     for plan in power.plans:
         needed = "more seeds" if plan.problems is None else f"{plan.problems:,}"

@@ -1,1 +1,0 @@
-"""`dagrpo power`: seeds and problems that show a difference."""
