@@ -43,23 +43,19 @@ class RestartableServer(StartedServer, Protocol):
     @property
     def endpoint(self) -> Endpoint:
         """Return its address and key, once started."""
-        ...
 
     @property
     def answers_requests(self) -> bool:
         """Return False for a part of a server whose first machine answers."""
-        ...
 
     def diagnose(self) -> str | None:
         """Return why it is dead; None if it is alive."""
-        ...
 
     def begun_again(self) -> Self:
         """Begin a server in the place of this one, which is dead, with its address and key; return it.
 
         It lacks what it was sent since its start.
         """
-        ...
 
 
 def on_nodes(folder: Path, config: EngineConfig, log: Path, options: Mapping[str, Any]) -> list[Endpoint]:

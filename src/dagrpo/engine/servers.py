@@ -35,11 +35,9 @@ class StartedServer(Protocol):
 
     def begin(self) -> None:
         """Start it without waiting until it is ready."""
-        ...
 
     def stop(self) -> None:
         """Kill it. May be called again, and before the context is entered."""
-        ...
 
     def __enter__(self) -> object: ...
 

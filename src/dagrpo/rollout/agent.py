@@ -72,7 +72,6 @@ class Agent(Protocol):
 
     async def __call__(self, prompt: Prompt, sample_index: int, session: Session) -> Trajectory:
         """Make one attempt. UserError and ServerError end the run; the trajectory records any other failure."""
-        ...
 
 
 ConfigType = TypeVar("ConfigType", bound=Limits)

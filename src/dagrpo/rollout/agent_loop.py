@@ -33,19 +33,15 @@ class User(Protocol):
     @property
     def over(self) -> bool:
         """Return True if the user has ended the attempt."""
-        ...
 
     async def opening(self, prompt: Prompt) -> str | None:
         """Return the user's text after the row's prompt, if any."""
-        ...
 
     async def reply(self, answer: str) -> str | None:
         """Return the user's reply to an answer without a call; None ends the attempt."""
-        ...
 
     async def rewards(self) -> Mapping[str, float]:
         """Return the user's rewards by name."""
-        ...
 
 
 class NoUser:

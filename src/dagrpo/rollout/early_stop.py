@@ -25,12 +25,10 @@ class Judge(Protocol):
 
     def judge(self, position: int, group: Sequence[Trajectory]) -> None:
         """Take a finished group. Called in a separate thread, one group at a time, in the order in which they finish."""
-        ...
 
     @property
     def is_full(self) -> bool:
         """Return True if there are enough, and from then on."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -72,11 +72,9 @@ class OpenTool(Protocol):
 
     async def call(self, function: str, arguments: Mapping[str, Any], context: CallContext) -> str:
         """Return the result as text. Arguments fit the schema. Raises ToolFailure or InfrastructureFailure."""
-        ...
 
     async def forget(self, trajectory: str) -> None:
         """Drop the state of an attempt that has ended. Also called for an attempt without calls."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

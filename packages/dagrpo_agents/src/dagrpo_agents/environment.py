@@ -88,15 +88,12 @@ class Episode(User, Protocol):
     @property
     def functions(self) -> Sequence[ToolFunction]:
         """Return the functions that the policy may call."""
-        ...
 
     async def call(self, function: str, arguments: Mapping[str, Any], context: CallContext) -> str:
         """Return a call's result. Raises ToolFailure."""
-        ...
 
     async def forget(self, trajectory: str) -> None:
         """End the calls of a trajectory."""
-        ...
 
 
 async def attempt_in(

@@ -62,7 +62,6 @@ class ChatFormat(Protocol):
 
     def prompt(self, messages: Sequence[Message], tools: Sequence[ToolSchema]) -> tuple[str, tuple[int, ...]]:
         """Return the text and tokens of the first prompt, ready for the policy to answer. Raises UserError if the template refuses."""
-        ...
 
     def extension(
         self, prompt: Sequence[int], completion: Sequence[int], new: Sequence[Message], tools: Sequence[ToolSchema]
@@ -73,27 +72,21 @@ class ChatFormat(Protocol):
         off before it. Returns None where the template would rewrite earlier messages: the conversation then continues in a new
         sample, rendered from the start.
         """
-        ...
 
     def parse(self, prompt: Sequence[int], completion: Sequence[int], tools: Sequence[ToolSchema]) -> ParsedAnswer:
         """Parse a completion that continues `prompt`, in which thinking may have been opened. Never raises."""
-        ...
 
     def text(self, completion: Sequence[int]) -> str:
         """Return a completion as written, calls included, without special tokens."""
-        ...
 
     def message(self, answer: ParsedAnswer) -> Message:
         """Return the assistant's message in the form in which the template accepts it."""
-        ...
 
     def spelled(self, message: Message) -> str:
         """Return the text that a policy writes for an assistant's message, without the end of the turn: for demonstrations."""
-        ...
 
     def require_tool_results(self, tools: Sequence[ToolSchema]) -> None:
         """Raise UserError if the template leaves out a tool's result, which the policy would never see."""
-        ...
 
 
 ConfigType = TypeVar("ConfigType", bound=Choice)

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import itertools
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Annotated, Any, TypeVar
 
 import msgspec
@@ -25,7 +26,7 @@ from dagrpo.engine.sglang.images import files_of, written_length
 MOST_TENSORS = 1 << 18  # of a model
 USE_KNOWN_VERSION = "use the version of SGLang that requirements/ names"
 
-T = TypeVar("T")
+Request = TypeVar("Request", SamplingRequest, ScoringRequest)
 Token = Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]
 NONE = msgspec.Raw(b"[]")
 
@@ -46,7 +47,7 @@ class About(msgspec.Struct):
     weight_version: str
     weight_versions: list[_Span] | None = None
     cached_tokens: Token = 0
-    input_token_logprobs: msgspec.Raw = NONE  # see entries_of
+    input_token_logprobs: msgspec.Raw = NONE  # see _entries
     output_token_logprobs: msgspec.Raw = NONE
     output_token_sampling_mask: list[list[Token]] | None = None
     output_token_sampling_logprobs: list[float | None] = []
@@ -88,34 +89,15 @@ REPLIES = msgspec.json.Decoder(list[Reply])
 DIGESTS = msgspec.json.Decoder(Digests)
 ADAPTERS = msgspec.json.Decoder(Adapters)
 _FLAT = msgspec.json.Decoder(list[float | int | str | None])
-# Errors of an answer of another form.
-WRONG = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
+ROUNDING = 1e-3  # by which a logprob may exceed 0
+LOWEST = -1e6  # of a logprob: a softmax of float32 hardly has one below -1e3, and -1e308 would be infinite in float32
+MOST_TOKENS = 1 << 31  # of a vocabulary whose size is unknown
+SEPARATOR = ":"  # between the names of an adapter and of its tensor in a server's digests
 
 
-def entries_of(raw: msgspec.Raw, address: str) -> tuple[NDArray[np.float64], tuple[int, ...]]:
-    """Return the logprobs (NaN for null) and tokens of a list of (logprob, token, text). Raises ServerError if it is no such list.
-
-    They are read as one flat list, since a list for each of millions of tokens takes twice as long. Brackets in a text, which is not
-    read, go too.
-    """
-    try:
-        flat: list[Any] = _FLAT.decode(b"[%b]" % bytes(raw).translate(None, b"[] \t\r\n"))
-        values, tokens = flat[::3], flat[1::3]
-        # Types first: beside a text, numpy would keep each number as a text of its length.
-        are_typed = {*map(type, values)} <= {float, int, type(None)} and {*map(type, tokens)} <= {int}
-        if len(flat) % 3 or not are_typed or (tokens and not 0 <= min(tokens) <= max(tokens) < 1 << 31):
-            raise msgspec.ValidationError("a list of logprobs has other entries than logprob, token and text")
-        return np.array(values, np.float64), tuple(tokens)  # None is NaN
-    except (*WRONG, OverflowError) as error:
-        raise refused(address, "/generate", str(error), bytes(raw)) from None
-
-
-def parsed(form: msgspec.json.Decoder[T], data: bytes, path: str, address: str, remedy: str = USE_KNOWN_VERSION) -> T:
-    """Return a server's JSON of this form. Raises ServerError if it is of another one."""
-    try:
-        return form.decode(data)
-    except WRONG as error:
-        raise refused(address, path, str(error), data, remedy) from None
+class _Misfit(Exception):
+    """Error of an answer in SGLang's form that does not fit its request."""
 
 
 def refused(address: str, path: str, fault: str, data: bytes, remedy: str = USE_KNOWN_VERSION) -> ServerError:
@@ -127,10 +109,13 @@ def refused(address: str, path: str, fault: str, data: bytes, remedy: str = USE_
     )
 
 
-ROUNDING = 1e-3  # by which a logprob may exceed 0
-LOWEST = -1e6  # of a logprob: a softmax of float32 hardly has one below -1e3, and -1e308 would be infinite in float32
-MOST_TOKENS = 1 << 31  # of a vocabulary whose size is unknown
-SEPARATOR = ":"  # between the names of an adapter and of its tensor in a server's digests
+@contextmanager
+def _reading(address: str, path: str, data: bytes, remedy: str = USE_KNOWN_VERSION) -> Iterator[None]:
+    """Raise ServerError where the block finds an answer of another form, or one that does not fit its request."""
+    try:
+        yield
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, OverflowError, _Misfit) as error:
+        raise refused(address, path, str(error), data, remedy) from None
 
 
 def completions_of(
@@ -146,38 +131,45 @@ def completions_of(
 
     Raises ServerError if the answer does not fit the requests, or has tokens that the model does not have.
     """
-    replies = _replies(data, len(requests), address)
-    try:
+    with _reading(address, "/generate", data):
         completions = [
-            _completion(*pair, address, version, may_be_aborted=may_be_aborted)
-            for pair in zip(replies, requests, strict=True)
+            _completion(*pair, address, version, may_be_aborted=may_be_aborted) for pair in _replies(data, requests)
         ]
-        _require_known(completions, vocabulary)
+        for completion in completions:  # no embedding has a row for other tokens
+            largest = max((*completion.token_ids, *(ids[-1] for ids in completion.support)), default=0)
+            if largest >= vocabulary:
+                raise _Misfit(f"token {largest}, where the model has {vocabulary} tokens")
         return completions
-    except _Misfit as fault:
-        raise refused(address, "/generate", str(fault), data) from None
 
 
 def scores_of(
     data: bytes, requests: Sequence[ScoringRequest], address: str, version: WeightVersion
 ) -> list[tuple[float, ...]]:
     """Return the logprobs that each request asks for, in order. Raises ServerError if the answer does not fit the requests."""
-    replies = _replies(data, len(requests), address)
-    try:
-        return [_scores(*pair, address, version) for pair in zip(replies, requests, strict=True)]
-    except _Misfit as fault:
-        raise refused(address, "/generate", str(fault), data) from None
+    with _reading(address, "/generate", data):
+        return [_scores(*pair, address, version) for pair in _replies(data, requests)]
 
 
-class _Misfit(Exception):
-    """Error of an answer in SGLang's form that does not fit its request."""
+def _replies(data: bytes, requests: Sequence[Request]) -> list[tuple[Reply, Request]]:
+    replies = REPLIES.decode(data)
+    if len(replies) != len(requests):
+        raise _Misfit(f"{len(replies)} completions for {len(requests)} requests")
+    return list(zip(replies, requests, strict=True))
 
 
-def _replies(data: bytes, count: int, address: str) -> list[Reply]:
-    replies = parsed(REPLIES, data, "/generate", address)
-    if len(replies) != count:
-        raise refused(address, "/generate", f"{len(replies)} completions for {count} requests", data)
-    return replies
+def _entries(raw: msgspec.Raw) -> tuple[NDArray[np.float64], tuple[int, ...]]:
+    """Return the logprobs (NaN for null) and tokens of a list of (logprob, token, text).
+
+    They are read as one flat list, since a list for each of millions of tokens takes twice as long. Brackets in a text, which is not
+    read, go too.
+    """
+    flat: list[Any] = _FLAT.decode(b"[%b]" % bytes(raw).translate(None, b"[] \t\r\n"))
+    values, tokens = flat[::3], flat[1::3]
+    # Types first: beside a text, numpy would keep each number as a text of its length.
+    are_typed = {*map(type, values)} <= {float, int, type(None)} and {*map(type, tokens)} <= {int}
+    if len(flat) % 3 or not are_typed or (tokens and not 0 <= min(tokens) <= max(tokens) < 1 << 31):
+        raise _Misfit("a list of logprobs has other entries than logprob, token and text")
+    return np.array(values, np.float64), tuple(tokens)  # None is NaN
 
 
 def _scores(reply: Reply, request: ScoringRequest, address: str, version: WeightVersion) -> tuple[float, ...]:
@@ -186,7 +178,7 @@ def _scores(reply: Reply, request: ScoringRequest, address: str, version: Weight
     _require_made_by(about, address, version)
     if files_of(request):
         _require_expanded(reply, request.token_ids, request.pictures, address)
-    logprobs, tokens = entries_of(about.input_token_logprobs, address)
+    logprobs, tokens = _entries(about.input_token_logprobs)
     logprobs, tokens = logprobs[1:], tokens[1:]  # the first is of the token before, and null
     expected = request.token_ids[request.first :]
     # SGLang writes 0 for the last token of the vocabulary.
@@ -205,12 +197,14 @@ def _completion(
     _require_made_by(about, address, version)
     if files_of(request) and not aborted:
         _require_expanded(reply, request.input_ids, request.pictures, address)
-    of_entries, tokens = entries_of(about.output_token_logprobs, address)
+    of_entries, tokens = _entries(about.output_token_logprobs)
     most = request.max_new_tokens
     least = 0 if aborted else min(1, most)
     if not least <= len(tokens) <= most:
         raise _Misfit(f"{len(tokens)} tokens, where the request asks for {least} to {most}")
-    _require_matched(tokens, tuple(reply.output_ids), address)
+    for place, (token, other) in enumerate(itertools.zip_longest(reply.output_ids, tokens)):
+        if token != other:  # a policy would learn from shifted logprobs
+            raise _Misfit(f"token {place} of a completion is {token}, and its logprob is of {other}")
     support: tuple[array[int], ...] = ()
     if request.support and tokens:
         support, logprobs = _support(about, tokens, request.top_k, address)
@@ -225,14 +219,6 @@ def _completion(
         cached_tokens=about.cached_tokens,
         support=support[:count],
     )
-
-
-def _require_known(completions: Sequence[Completion], vocabulary: int) -> None:
-    """Raise _Misfit for a token, sampled or in a sampling mask, outside the vocabulary: no embedding has a row for it."""
-    for completion in completions:
-        largest = max((*completion.token_ids, *(ids[-1] for ids in completion.support)), default=0)
-        if largest >= vocabulary:
-            raise _Misfit(f"token {largest}, where the model has {vocabulary} tokens")
 
 
 def _require_finished(about: About, address: str) -> None:
@@ -273,10 +259,9 @@ def _logprobs(values: NDArray[np.float64], address: str) -> tuple[float, ...]:
     """Return the logprobs. Raises ServerError if they are not finite: SGLang writes null for NaN, which is NaN again here."""
     if not np.isfinite(values).all():
         raise ServerError(f"{address} computed logprobs that are not finite: the weights are not finite.")
-    if (largest := float(values.max(initial=0.0))) > ROUNDING:
-        raise _Misfit(f"a logprob is {largest}, above 0")
-    if (smallest := float(values.min(initial=0.0))) < LOWEST:
-        raise _Misfit(f"a logprob is {smallest}, below {LOWEST:g}")
+    smallest, largest = float(values.min(initial=0.0)), float(values.max(initial=0.0))
+    if largest > ROUNDING or smallest < LOWEST:
+        raise _Misfit(f"logprobs are {smallest} to {largest}, beyond {LOWEST:g} to 0")
     return tuple(values.tolist())
 
 
@@ -303,29 +288,19 @@ def _support(
     return support, _logprobs(np.array(logprobs, dtype=np.float64), address)
 
 
-def _require_matched(of_logprobs: tuple[int, ...], sampled: tuple[int, ...], address: str) -> None:
-    """Raise ServerError if the logprobs belong to other tokens than those that were sampled, position by position."""
-    if of_logprobs != sampled:
-        pairs = itertools.zip_longest(sampled, of_logprobs)
-        position, (token, other) = next((at, pair) for at, pair in enumerate(pairs) if pair[0] != pair[1])
-        raise ServerError(
-            f"{address} returned logprobs of other tokens than it sampled: token {position} of a completion is {token}, and its logprob "
-            f"is of {other}: a policy would learn from shifted logprobs; {USE_KNOWN_VERSION}."
-        )
-
-
 def digests_of(data: bytes, address: str) -> list[dict[str, str]]:
     """Return the digests of the tensors of each rank of a server, by name, [ranks].
 
     Raises ServerError if it does not report them, or divides its weights in another way than by tensor parallelism.
     """
     remedy = f"set training.gates.digest_mebibytes to 0, or {USE_KNOWN_VERSION}, without --dp-size and --pp-size"
-    ranks = parsed(DIGESTS, data, "/weights_checker", address, remedy).ranks
-    places = [rank.parallelism_info[0] for rank in ranks]
-    known = [(place.tp_rank, place.tp_size, place.dp_size, place.pp_size) for place in places]
-    if known != [(number, len(ranks), 1, 1) for number in range(len(ranks))]:
-        raise refused(address, "/weights_checker", f"its ranks are {known}", data, remedy)
-    return [rank.checksums for rank in ranks]
+    with _reading(address, "/weights_checker", data, remedy):
+        ranks = DIGESTS.decode(data).ranks
+        places = [rank.parallelism_info[0] for rank in ranks]
+        known = [(place.tp_rank, place.tp_size, place.dp_size, place.pp_size) for place in places]
+        if known != [(number, len(ranks), 1, 1) for number in range(len(ranks))]:
+            raise _Misfit(f"its ranks are {known}")
+        return [rank.checksums for rank in ranks]
 
 
 def without_name(digests: Mapping[str, str], adapter: str | None, address: str) -> dict[str, str]:
@@ -348,5 +323,5 @@ def without_name(digests: Mapping[str, str], adapter: str | None, address: str) 
 
 def adapters_of(data: bytes, path: str, address: str) -> set[str]:
     """Return the names of the adapters that a server holds after a change. Raises ServerError if it does not report them."""
-    remedy = f"{USE_KNOWN_VERSION}, or set training.lora.serving to merged"
-    return {*parsed(ADAPTERS, data, path, address, remedy).loaded_adapters}
+    with _reading(address, path, data, f"{USE_KNOWN_VERSION}, or set training.lora.serving to merged"):
+        return {*ADAPTERS.decode(data).loaded_adapters}

@@ -114,12 +114,8 @@ def open_classifier(
             endpoints = [server.endpoint for server in servers]
         https = [HttpServer(endpoint, config.request_timeout, COUNTS_PAGE) for endpoint in endpoints]
         for http in https:
-            stack.callback(_close, loop, http)
+            stack.callback(lambda http=http: loop.run(http.close()))
         yield SGLangClassifier(https, loop, leaves=config.release_memory)
-
-
-def _close(loop: BackgroundLoop, http: HttpServer) -> None:
-    loop.run(http.close())
 
 
 def with_head_bias(model: Path, folder: Path) -> Path:

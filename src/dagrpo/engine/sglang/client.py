@@ -15,14 +15,7 @@ from dagrpo.core.types import Completion, SamplingRequest, ScoringRequest
 from dagrpo.engine.errors import RequestsAborted, ServerAway, ServerError, ServerLost, ServerUnreachable
 from dagrpo.engine.http import CONNECT_SECONDS, Endpoint, HttpServer
 from dagrpo.engine.interface import Payload, WeightVersion
-from dagrpo.engine.sglang.answers import (
-    MOST_TOKENS,
-    adapters_of,
-    completions_of,
-    digests_of,
-    scores_of,
-    without_name,
-)
+from dagrpo.engine.sglang.answers import MOST_TOKENS, adapters_of, completions_of, digests_of, scores_of, without_name
 from dagrpo.engine.sglang.digests import SGLangWeights
 from dagrpo.engine.sglang.images import files_of, pictures_to_be_checked, sent_ids, sent_pictures
 
@@ -167,18 +160,20 @@ class ServerClient:
         request as running, and would refuse to empty the cache with the update (SGLang 0.5.23).
         """
         body = {"model_path": str(folder.absolute()), "weight_version": version.sent, "flush_cache": False}
-        if self._released:
-            await self._http.post("/resume_memory_occupation", {"tags": [_WEIGHTS]})
+        await self._resume(_WEIGHTS)
         await self._http.post("/update_weights_from_disk", body)
-        if self._released:  # only now, when nothing of the loading takes memory any more
-            await self._http.post("/resume_memory_occupation", {"tags": [_CACHE]})
-            self._released = False
+        await self._resume(_CACHE)  # only now, when nothing of the loading takes memory any more
         await self.empty_cache()
+
+    async def _resume(self, tag: str) -> None:
+        """Make a server without GPU memory allocate this part of it again."""
+        if self._released:
+            await self._http.post("/resume_memory_occupation", {"tags": [tag]})
+            self._released = tag != _CACHE
 
     async def begin_sync(self) -> None:
         """Prepare the server for buckets of weights. A server without GPU memory allocates that of its weights again."""
-        if self._released:
-            await self._http.post("/resume_memory_occupation", {"tags": [_WEIGHTS]})
+        await self._resume(_WEIGHTS)
         await self._http.post("/begin_weight_update", {})
 
     async def join(self, group: Mapping[str, Any], rank: int) -> None:
@@ -218,9 +213,7 @@ class ServerClient:
     async def end_sync(self) -> None:
         """Switch the server to the new weights, once it holds all buckets, and empty its cache."""
         await self._http.post("/end_weight_update", {})
-        if self._released:
-            await self._http.post("/resume_memory_occupation", {"tags": [_CACHE]})
-            self._released = False
+        await self._resume(_CACHE)
         await self.empty_cache()
 
     async def load_adapter(self, folder: Path, version: WeightVersion) -> None:

@@ -66,7 +66,7 @@ def open_sglang(
         folder = stack.enter_context(WeightsFolder(model, _weights_folder(config)))
         device = device_of_sync(config, weights if adapter is None else None)
         name = new_version(version)
-        options = {
+        options: dict[str, Any] = {
             "model": str((model if weights is None else folder.write(weights)).absolute()),
             "dtype": dtype,
             "head_dtype": head_dtype,
@@ -76,7 +76,11 @@ def open_sglang(
             "adapter": None if adapter is None else asdict(adapter.form),
         }
         group = _group_of(config) if adapter is None else None
-        endpoints = _started(stack, config, log, options)
+        if is_served_by_nodes(config):
+            endpoints = on_nodes(Path(os.environ[FOLDER]), config, log, options)
+        else:
+            make = partial(start_server, config, host=HOST, **options)
+            endpoints = [server.endpoint for server in start_all(stack, config, log, make)]
         if adapter is None or not is_served_by_nodes(config):  # where a server may be started again with them
             folder.remove_weights()  # in memory, as a rule, and read
         pool = ServerPool(
@@ -93,14 +97,6 @@ def open_sglang(
         if adapter is not None:
             pool.load(adapter.tensors, version)
         yield pool
-
-
-def _started(stack: ExitStack, config: Config, log: Path, options: Mapping[str, Any]) -> list[Endpoint]:
-    """Return the servers of this training's own nodes, or those that are started here until the stack is closed."""
-    if is_served_by_nodes(config):
-        return on_nodes(Path(os.environ[FOLDER]), config, log, options)
-    servers = start_all(stack, config, log, lambda log, gpus: start_server(config, log, gpus, HOST, **options))
-    return [server.endpoint for server in servers]
 
 
 def start_server(
@@ -210,9 +206,5 @@ def _clients(
     vocabulary = (described.get("text_config") or described).get("vocab_size", MOST_TOKENS)
     clients = [ServerClient(each, config.request_timeout, most, vocabulary) for each in endpoints]
     for client in clients:
-        stack.callback(_close, loop, client)
+        stack.callback(lambda client=client: loop.run(client.close()))
     return clients
-
-
-def _close(loop: BackgroundLoop, client: ServerClient) -> None:
-    loop.run(client.close())
