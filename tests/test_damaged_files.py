@@ -195,7 +195,7 @@ READERS: dict[str, tuple[Callable[[], object], tuple[str, ...]]] = {
         _command("convert", DOWNLOAD, "converted", "--to", "dcp"),
         (f"{DOWNLOAD}/config.json", f"{DOWNLOAD}/model.safetensors"),
     ),
-    "ui": (ui._experiment_name, ("params.yaml",)),
+    "ui": (lambda: ui._page("sqlite:///mlflow.db"), ("params.yaml",)),
     "job file": (lambda: job_files.job_file(PARAMS, SCORE), (JOB,)),
     "memory": (
         lambda: job_files.memory_mb(TRAIN.needs(PARAMS.runtime), [f"{MODEL}/manifest.json"]),

@@ -11,7 +11,6 @@ from dagrpo.report.curves import curves, moving_average, to_csv
 from dagrpo.report.figures.held_out import held_out_curves
 from dagrpo.report.page import render
 from dagrpo.report.rollouts import first_and_last
-from dagrpo.tracking.summaries import recorded_curves
 
 
 def test_each_task_has_a_curve_for_each_seed_with_wilsons_interval(tmp_path: Path) -> None:
@@ -52,10 +51,3 @@ def test_of_a_validation_split_nothing_of_the_kind_is_said(experiment: Files) ->
     page = render(page_of(add_held_out(experiment, split="validation")))
     assert "(validation split)" in page
     assert "optimistic" not in page
-
-
-def test_the_history_of_runs_gets_it_as_a_curve(experiment: Files) -> None:
-    recorded = recorded_curves(add_held_out(experiment).read(), 0)
-    assert recorded is not None
-    found = {row["step"]: row["held_out/arithmetic/greedy"] for row in recorded.to_pylist()}
-    assert {step: value for step, value in found.items() if value is not None} == {0: 0.25, 4: 0.375, 8: 0.5, 12: 0.625}

@@ -16,13 +16,12 @@ import pytest
 from tests.evaluation.test_held_out import row
 
 from dagrpo.evaluation.held_out_table import HELD_OUT
-from dagrpo.tracking.contents import Contents
 from dagrpo.tracking.execution import Execution
 from dagrpo.tracking.parents import settle_parents
+from dagrpo.tracking.read import Contents
 from dagrpo.tracking.record import write_run
 from dagrpo.tracking.runs import open_experiment
-from dagrpo.tracking.store import open_client
-from dagrpo.tracking.store_address import artifact_location, tracking_uri
+from dagrpo.tracking.store import artifact_location, open_client, tracking_uri
 from dagrpo.utils.files import sha256_of, write_json
 from dagrpo.utils.tables import write_parquet
 

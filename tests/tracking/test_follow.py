@@ -13,8 +13,7 @@ from dagrpo.core.errors import UserError
 from dagrpo.tracking.attempt import FOLDER, noted
 from dagrpo.tracking.curve import Curve
 from dagrpo.tracking.follow import follow
-from dagrpo.tracking.store import open_client
-from dagrpo.tracking.store_address import tracking_uri
+from dagrpo.tracking.store import open_client, tracking_uri
 from dagrpo.tracking.sync import sync
 
 LOG = Path("stage.log")

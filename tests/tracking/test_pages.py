@@ -5,7 +5,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from mlflow.exceptions import MlflowException
+from mlflow.entities import Dataset, DatasetInput
 from tests.evaluation.test_scoring import write as completions_in
 from tests.tracking.conftest import SEED, STARTED, execution, parent_runs, stage_record, stage_runs, write
 
@@ -13,48 +13,41 @@ from dagrpo.evaluation.config import Scoring
 from dagrpo.evaluation.pass_rates import PASS_RATES
 from dagrpo.evaluation.scoring import score
 from dagrpo.pipeline.stages import all_stages
-from dagrpo.tracking.contents import Artifact, Contents, Summary
 from dagrpo.tracking.curve import Step
-from dagrpo.tracking.parents import settle_parents
-from dagrpo.tracking.read import contents_of
+from dagrpo.tracking.execution import checkpoints_in
+from dagrpo.tracking.models import Policy, Score
+from dagrpo.tracking.parents import open_run, settle_parents
+from dagrpo.tracking.read import Contents, contents_of
 from dagrpo.tracking.runs import open_experiment
-from dagrpo.tracking.stage_runs import open_run
-from dagrpo.tracking.store import open_client
-from dagrpo.tracking.store_address import tracking_uri
+from dagrpo.tracking.store import open_client, tracking_uri
+from dagrpo.tracking.summaries import Summary
 from dagrpo.utils.files import sha256_of, write_json
 from dagrpo.utils.tables import write_parquet
 
 CONFIGURATION = {"digest": "403581bc", "seeds": [0], "changed": {"training.steps": 40}}
-TEST = {"name": "gsm8k/test", "digest": "d" * 64, "path": "data/demo/gsm8k/test.parquet", "context": "evaluation"}
+DATA = Dataset("gsm8k/test", "d" * 36, "local", "{}")
 
 
-def policy(name: str, digest: str, step: int, greedy: float) -> dict[str, Any]:
-    scores = [{"task": "eval/gsm8k", "data": TEST, "values": {"greedy": greedy}}]
-    return {"name": name, "digest": digest * 64, "folder": f"results/demo/{name}", "step": step, "scores": scores}
+def policy(name: str, digest: str, step: int, greedy: float) -> Policy:
+    folder = {"base": "sft", "trained": "exported"}[name]
+    (checkpoint,) = checkpoints_in({f"{SEED}/{folder}/manifest.json": digest * 64})
+    score = Score(group="eval/gsm8k", data="gsm8k/test", digest="d" * 64, values={"greedy": greedy})
+    return Policy(checkpoint=checkpoint, step=step, scores=(score,))
 
 
-def page(*, is_better: bool = True, trained: str = "b") -> dict[str, Any]:
-    return {
-        "text": "GRPO raised it.",
-        "figures": {"eval/gsm8k/greedy_base": 0.25, "eval/gsm8k/greedy_difference": 0.5},
-        "tags": {"interval.eval/gsm8k/greedy_difference": "+50.0 (+40.0 to +60.0)"},
-        "data": [TEST],
-        "policies": [policy("base", "a", 0, 0.25), policy("trained", trained, 40, 0.75)],
-        "verdict": {"is_better": is_better, "reason": "the interval excludes 0"},
-    }
+def page(trained: str = "b") -> Summary:
+    return Summary(
+        seed=0,
+        text="GRPO raised it.",
+        figures={"eval/gsm8k/greedy_base": 0.25, "eval/gsm8k/greedy_difference": 0.5},
+        tags={"interval.eval/gsm8k/greedy_difference": "+50.0 (+40.0 to +60.0)"},
+        policies=[policy("base", "a", 0, 0.25), policy("trained", trained, 40, 0.75)],
+    )
 
 
-def report(project: Path, content: dict[str, Any], **changes: Any) -> None:
-    summaries = [Summary(seed=0, content=content, curves=pa.table({"step": [1, 2], "reward/mean": [0.1, 0.2]}))]
-    contents = Contents(summaries=summaries, artifacts=[Artifact(name="report.html", content=b"<html>")])
+def report(project: Path, summary: Summary, **changes: Any) -> None:
+    contents = Contents(summaries=[summary], files={"report.html": "<html>"}, data_sets=[DatasetInput(DATA, [])])
     write(project, execution(stage_record("report", None, **changes), configuration=CONFIGURATION), contents)
-
-
-def champion(project: Path) -> str | None:
-    try:
-        return str(open_client(tracking_uri(project)).get_model_version_by_alias("demo", "champion").version)
-    except MlflowException:
-        return None
 
 
 def test_the_run_of_a_seed_has_scores_text_parameters_data_and_policies(project: Path) -> None:
@@ -88,8 +81,6 @@ def test_a_page_recorded_twice_is_there_once(project: Path) -> None:
     client = open_client(tracking_uri(project))
     (parent,) = parent_runs(project).values()
     assert len(parent.outputs.model_outputs) == len(client.search_logged_models(["1"])) == 2
-    assert len(client.search_model_versions("name = 'demo'")) == 1
-    assert [point.step for point in client.get_metric_history(parent.info.run_id, "reward/mean")] == [1, 2]
     assert len(client.get_metric_history(parent.info.run_id, "eval/gsm8k/greedy_base")) == 1
 
 
@@ -99,20 +90,8 @@ def test_a_policy_that_training_has_not_changed_is_one_with_the_base_policy(proj
     assert len(parent.outputs.model_outputs) == 1
 
 
-def test_the_champion_moves_only_with_a_difference_that_is_shown(project: Path) -> None:
-    report(project, page(is_better=False))
-    assert champion(project) is None
-    report(project, page(trained="c"))
-    assert champion(project) == "2"
-    report(project, page(is_better=False, trained="e"))
-    assert champion(project) == "2"
-    third = open_client(tracking_uri(project)).get_model_version("demo", "3")
-    assert third.tags["verdict"] == third.description == "the interval excludes 0"
-
-
-def test_a_try_is_no_champion(project: Path) -> None:
+def test_an_override_run_has_a_run_of_its_own(project: Path) -> None:
     report(project, page(), experiment="demo~403581bc")
-    assert champion(project) is None
     assert parent_runs(project)["0"].info.run_name == "seed 0, override 403581bc"
 
 

@@ -14,13 +14,12 @@ from tests.tracking.conftest import STARTED, accounted, execution, finish, paren
 from dagrpo.core.errors import UserError
 from dagrpo.tracking import sync
 from dagrpo.tracking.attempt import FOLDER, noted
-from dagrpo.tracking.contents import Contents
 from dagrpo.tracking.curve import Step
 from dagrpo.tracking.execution import Execution, of_note
+from dagrpo.tracking.parents import open_run
+from dagrpo.tracking.read import Contents
 from dagrpo.tracking.runs import open_experiment
-from dagrpo.tracking.stage_runs import open_run
-from dagrpo.tracking.store import open_client
-from dagrpo.tracking.store_address import artifact_location, tracking_uri
+from dagrpo.tracking.store import artifact_location, open_client, tracking_uri
 from dagrpo.utils.files import read_object, write_json
 from dagrpo.utils.locks import Process
 

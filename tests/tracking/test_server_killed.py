@@ -15,8 +15,7 @@ from tests.tracking.mlflow_server import PASSWORD, SECONDS, Server, of_the_docs,
 from dagrpo.tracking import sync
 from dagrpo.tracking.attempt import FOLDER, noted
 from dagrpo.tracking.curve import Curve
-from dagrpo.tracking.store import open_client
-from dagrpo.tracking.store_address import tracking_uri
+from dagrpo.tracking.store import open_client, tracking_uri
 
 POINTS = [(1, 0.25), (2, 0.5), (3, 0.75)]
 
@@ -109,7 +108,7 @@ def test_the_server_of_the_docs_names_a_wrong_password_and_stores_files_with_the
         monkeypatch.setenv("MLFLOW_TRACKING_URI", server.uri)
         monkeypatch.setenv("MLFLOW_TRACKING_USERNAME", "admin")
         monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", "wrong")
-        assert "it refuses the credentials (401)" in sync.record_what_is_new()
+        assert "401" in sync.record_what_is_new()
         monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", PASSWORD)
         client = open_client(server.uri)
         run = client.create_run(client.create_experiment("demo")).info.run_id

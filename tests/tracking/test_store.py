@@ -7,8 +7,15 @@ from pathlib import Path
 import pytest
 
 from dagrpo.core.errors import UserError
-from dagrpo.tracking.store import is_initialised, remedy_for, require_recording
-from dagrpo.tracking.store_address import artifact_location, hide_password, tracking_uri, without_password
+from dagrpo.tracking.store import (
+    artifact_location,
+    hide_password,
+    is_initialised,
+    require_recording,
+    tracking_uri,
+    trouble_of_store,
+    without_password,
+)
 
 
 @pytest.mark.parametrize(
@@ -96,15 +103,14 @@ def test_an_address_that_cannot_be_read_is_refused_unquoted(uri: str) -> None:
 @pytest.mark.parametrize(
     ("free", "words", "remedy"),
     [
-        (4096, "database or disk is full", "make room on "),
         (4096, "disk I/O error", "make room on "),
-        (4096, "unable to open database file", "make room on "),
-        (1 << 40, "unable to open database file", "correct its permissions"),
-        (1 << 40, "file is not a database", "move it away"),
+        (1 << 40, "database or disk is full", "make room on "),
+        (1 << 40, "file is not a database", "correct its permissions, or move it away"),
     ],
 )
-def test_a_database_that_takes_nothing_is_told_with_a_remedy(
+def test_a_database_that_takes_nothing_is_named_with_a_remedy(
     free: int, words: str, remedy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dagrpo.tracking.store.free_on", lambda disk: free)
-    assert remedy_for(tmp_path / "mlflow.db", words).startswith(remedy)
+    trouble = trouble_of_store(OSError(words), f"sqlite:///{tmp_path}/mlflow.db")
+    assert trouble.startswith(f"{tmp_path}/mlflow.db cannot record runs: {words}: {remedy}")

@@ -120,7 +120,7 @@ def test_figures_of_a_changed_file_are_left_out_until_it_is_brought_back(
     assert sync.sync() == 1
     assert sync.sync() == 0
     (run,), (parent,) = stage_runs(project), parent_runs(project).values()
-    assert "incomplete" not in run.data.tags
+    assert not run.data.tags["incomplete"]
     assert (run.info.status, parent.info.status) == ("FINISHED", "FINISHED")
     assert parent.data.metrics["reward/mean"] == 0.5
 

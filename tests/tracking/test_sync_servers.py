@@ -36,14 +36,14 @@ def _refusing(status: int) -> Iterator[str]:
 
 
 @pytest.mark.parametrize(
-    ("status", "remedy"),
+    ("status", "words"),
     [
-        (401, "it refuses the credentials (401): set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"),
-        (503, "too many 503 error responses: see that it answers, or correct MLFLOW_TRACKING_URI"),
+        (401, "401 != 200"),
+        (503, "too many 503 error responses"),
     ],
 )
 def test_a_server_that_refuses_costs_no_result_and_is_named_in_a_sentence(
-    fresh: Path, empty_database: Path, monkeypatch: pytest.MonkeyPatch, status: int, remedy: str
+    fresh: Path, empty_database: Path, monkeypatch: pytest.MonkeyPatch, status: int, words: str
 ) -> None:
     monkeypatch.setenv("DAGRPO_TRACKING", "on")
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
@@ -51,7 +51,8 @@ def test_a_server_that_refuses_costs_no_result_and_is_named_in_a_sentence(
     with _refusing(status) as address:
         monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://alice:s3cret@{address}")
         trouble = sync.record_what_is_new()
-    assert trouble.startswith(f"http://{address} cannot record runs: {remedy}")
+    assert trouble.startswith(f"http://{address} cannot record runs: ")
+    assert words in trouble
     assert "No result is lost: the next run, `dagrpo ui`" in trouble
     assert not any(b"s3cret" in path.read_bytes() for path in fresh.rglob("*") if path.is_file())
     assert "s3cret" not in trouble
@@ -95,7 +96,10 @@ def test_what_is_no_mlflow_server_is_named_without_its_password_and_escaped(
 def test_a_damaged_database_costs_no_result(fresh: Path) -> None:
     trained(fresh)
     (fresh / "mlflow.db").write_bytes(b"no database at all" * 100)
-    assert "mlflow.db cannot record runs: file is not a database: move it away" in sync.try_to_sync()
+    assert (
+        "mlflow.db cannot record runs: file is not a database: correct its permissions, or move it away"
+        in sync.try_to_sync()
+    )
 
 
 def test_an_error_that_nobody_expected_is_told_without_control_characters(

@@ -19,8 +19,7 @@ from typing import Any
 
 from dagrpo.core.errors import UserError
 from dagrpo.tracking.curve import now_ms
-from dagrpo.tracking.store import require_recording
-from dagrpo.tracking.store_address import database_path, tracking_uri
+from dagrpo.tracking.store import database_path, require_recording, tracking_uri
 from dagrpo.tracking.variations import recording_root
 from dagrpo.utils.failures import words_of
 from dagrpo.utils.files import read_object, remove, write_json

@@ -4,14 +4,13 @@ import posixpath
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from dagrpo.config.overlay import configuration_of, merged
 from dagrpo.config.schema import parse
 from dagrpo.core.errors import UserError
 from dagrpo.tracking.attempt import FOLDER
-from dagrpo.tracking.checkpoints import policies_in
 from dagrpo.tracking.variations import TRY, experiment_name, variation_name
 from dagrpo.utils.console import say
 from dagrpo.utils.environment import user
@@ -24,6 +23,41 @@ SHARED = "shared"  # the seed of stages that all seeds share
 LOGS = Path("logs")
 COMPLETIONS = "completions.parquet"
 BEHIND = ("manifest.json", "test.parquet")  # inputs of completions that their scores are about, too
+DIGEST = "manifest.sha256"  # the tag of a model with the checkpoint that is evaluated
+TRAINER_DIGEST = "manifest.trainer.sha256"  # the same policy's, as the trainer has it
+PLACES = {  # folder of a checkpoint: the policy, the folder in which it is evaluated, the tag of its model
+    "sft": ("base", "sft", DIGEST),
+    "initial": ("base", "sft", TRAINER_DIGEST),
+    "policy": ("trained", "exported", TRAINER_DIGEST),
+    "exported": ("trained", "exported", DIGEST),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """A manifest that a stage reads or writes: results/<experiment>/runs/seed_<seed>/<folder>/manifest.json."""
+
+    policy: str  # base, trained
+    seed: str
+    digest: str
+    evaluated: str  # the folder in which the policy is evaluated
+    tag: str  # under which its model has the digest
+
+
+def checkpoints_in(digests: Mapping[str, str]) -> list[Checkpoint]:
+    """Return the checkpoints of a run's seeds among {path: sha256}."""
+    checkpoints = []
+    for path, digest in sorted(digests.items()):
+        parts = PurePosixPath(path).parts
+        if len(parts) == 6 and parts[2] == "runs" and parts[5] == "manifest.json" and parts[4] in PLACES:
+            policy, evaluated, tag = PLACES[parts[4]]
+            folder, seed = str(PurePosixPath(*parts[:4], evaluated)), parts[3].removeprefix("seed_")
+            checkpoints.append(Checkpoint(policy=policy, seed=seed, digest=digest, evaluated=folder, tag=tag))
+    return checkpoints
+
+
+def _policies_in(paths: Iterable[str]) -> set[str]:
+    return {checkpoint.policy for checkpoint in checkpoints_in(dict.fromkeys(paths, ""))}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,12 +112,12 @@ class Execution:
     @property
     def trains(self) -> bool:
         """True if it makes a policy that it has not read: the curves of its steps are the seed's."""
-        return bool(policies_in(self.places) - policies_in(self.record["inputs"]))
+        return bool(_policies_in(self.places) - _policies_in(self.record["inputs"]))
 
     @property
     def converts(self) -> bool:
         """True if it writes a policy that it reads, in the other layout."""
-        return bool(policies_in(self.places) & policies_in(self.record["inputs"]))
+        return bool(_policies_in(self.places) & _policies_in(self.record["inputs"]))
 
     @property
     def read(self) -> dict[str, str]:
@@ -103,10 +137,8 @@ class Execution:
     @property
     def place(self) -> str:
         """The execution's task, policy or model; empty for a stage that runs once per experiment or seed."""
-        if not self.places:
-            return ""
         experiment = self.record["experiment"]
-        place = posixpath.commonpath([posixpath.dirname(path) for path in self.places])
+        place = posixpath.commonpath([posixpath.dirname(path) for path in self.places]) if self.places else ""
         evaluations = f"results/{experiment}/runs/seed_{self.record.get('seed')}/eval"
         for folder in (evaluations, f"data/{experiment}", f"models/{experiment}"):
             if place.startswith(f"{folder}/"):

@@ -13,13 +13,12 @@ from dagrpo.core.errors import UserError
 from dagrpo.core.redaction import hide_secrets_in_streams, hide_secrets_in_tracebacks
 from dagrpo.tracking.curve import read_curve
 from dagrpo.tracking.execution import of_note
+from dagrpo.tracking.parents import open_run
+from dagrpo.tracking.record import Target, write_steps
 from dagrpo.tracking.runs import open_experiment
-from dagrpo.tracking.stage_runs import open_run
-from dagrpo.tracking.store import open_client, require_answer
-from dagrpo.tracking.store_address import artifact_location, tracking_uri
+from dagrpo.tracking.store import artifact_location, open_client, require_answer, tracking_uri
 from dagrpo.tracking.sync import LOCK
 from dagrpo.tracking.variations import recording_root
-from dagrpo.tracking.write import Target, write_steps
 
 SECONDS = 10.0  # between two looks
 

@@ -1,12 +1,15 @@
-"""Contents of an execution's MLflow run, read from its outputs."""
+"""Contents of an execution's MLflow run, read from its outputs and ready to be written."""
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from mlflow.entities import Dataset, DatasetInput, InputTag
 from pydantic import TypeAdapter
 
 from dagrpo.checkpoints.compare import figures_of
@@ -21,18 +24,16 @@ from dagrpo.evaluation.outcomes import group_of
 from dagrpo.evaluation.scoring import estimates_of, metrics_to_log
 from dagrpo.report.attempt import Attempt, attempt_of
 from dagrpo.report.build import metrics_to_log as difference_metrics
-from dagrpo.report.inputs import Inputs, read_inputs
+from dagrpo.report.inputs import read_inputs
 from dagrpo.report.samples import evenly, ranked
 from dagrpo.report.times import FILE as TIMES
 from dagrpo.report.times import times_of_seeds
 from dagrpo.rollout.attempts_file import AttemptsFile
-from dagrpo.rollout.table import OF_CONVERSATIONS, TRAINING_ROLLOUTS, has_conversations, with_texts, without_discarded
-from dagrpo.tracking.contents import EVALUATION, STEP, Artifact, Contents, DataSet, Summary
+from dagrpo.rollout.table import with_texts, without_discarded
 from dagrpo.tracking.curve import Step, read_curve
 from dagrpo.tracking.execution import LOGS, Execution
-from dagrpo.tracking.names import metric_name
-from dagrpo.tracking.problems import prompts_of
-from dagrpo.tracking.summaries import findings_of, recorded_curves, summaries
+from dagrpo.tracking.names import MAX_DATASET_DIGEST, metric_name
+from dagrpo.tracking.summaries import Summary, summaries
 from dagrpo.trainer.config.runtime import Runtime
 from dagrpo.trainer.run import step_file
 from dagrpo.utils.files import read_object, sha256_of
@@ -41,11 +42,24 @@ from dagrpo.utils.provenance import PROVENANCE
 from dagrpo.utils.run_info import read_times
 from dagrpo.utils.tables import read_parquet
 
+STEP = "step"
 TRACED_STEPS = 5  # of a training run, evenly from the first to the last
 LONGEST_TRACED = 10_000  # characters of one text of a trace
-MAX_TABLE_ROWS = 1000  # a table of the UI is for reading; the whole one is the stage's output
-COLUMNS_OF_SAMPLES = ("problem_index", "sample_index", "prompt", "completion", "ground_truth", "finish_reason")
-COLUMNS_OF_TRAINING = ("prompt", "completion", "ground_truth", "extracted", "reward", "advantage", "finish_reason")
+CONTEXTS = {"train": "training", "test": "evaluation"}  # of the data sets of a report
+
+
+@dataclass(slots=True, kw_only=True)
+class Contents:
+    """The contents of an execution's run beside its parameters and digests."""
+
+    steps: list[Step] = field(default_factory=list)
+    tags: dict[str, str] = field(default_factory=dict)
+    files: dict[str, str] = field(default_factory=dict)  # texts to look at beside the run, by their paths
+    tables: dict[str, list[dict[str, Any]]] = field(default_factory=dict)  # to read in the UI
+    data_sets: list[DatasetInput] = field(default_factory=list)
+    traces: list[list[Attempt]] = field(default_factory=list)  # of each table of attempts
+    summaries: list[Summary] = field(default_factory=list)
+    missing: str = ""  # why none of these is there
 
 
 def contents_of(execution: Execution) -> Contents:
@@ -55,13 +69,39 @@ def contents_of(execution: Execution) -> Contents:
     """
     contents = Contents()
     if execution.status != "FINISHED":
-        contents.steps += curve_of(execution)
+        contents.steps += _curve_of(execution)
     else:
         READERS.get(execution.stage, _sft)(execution, contents)
     return contents
 
 
-def curve_of(execution: Execution) -> list[Step]:
+def tests_in(digests: Mapping[str, str]) -> list[DatasetInput]:
+    """Return the test splits among {path: sha256}."""
+    return [_data_set(path, digest, "evaluation") for path, digest in digests.items() if Path(path).stem == "test"]
+
+
+def _data_set(name: str, digest: str, context: str) -> DatasetInput:
+    """Return a split as MLflow has it, with the shape of its file where that is here."""
+    path = Path(name)
+    profile, schema = {"sha256": digest}, None
+    if path.is_file() and sha256_of(path) == digest:
+        footer = pq.read_metadata(path)
+        types = {field.name: str(field.type) for field in footer.schema.to_arrow_schema()}
+        profile |= {"num_rows": footer.num_rows, "bytes": path.stat().st_size}
+        columns = [{"name": name, "type": kind, "required": True} for name, kind in types.items()]
+        schema = json.dumps({"mlflow_colspec": columns})
+    dataset = Dataset(
+        name=f"{path.parent.name}/{path.stem}",
+        digest=digest[:MAX_DATASET_DIGEST],
+        source_type="local",
+        source=json.dumps({"uri": name}),
+        schema=schema,
+        profile=json.dumps(profile),
+    )
+    return DatasetInput(dataset, [InputTag("mlflow.data.context", context)])
+
+
+def _curve_of(execution: Execution) -> list[Step]:
     """Return the stage's metrics step by step, if it ran on this machine."""
     if execution.log is None:
         return []
@@ -79,40 +119,34 @@ def _prepare(execution: Execution, contents: Contents) -> None:
     card_file = _file(execution, "card.json")
     card = TypeAdapter(Card).validate_python(read_object(card_file))
     for split in card.counts:
-        path = card_file.with_name(f"{split}.parquet")
-        name, digest = f"{card.task}/{split}", execution.outputs[str(path)]
-        contents.data_sets.append(DataSet(name=name, digest=digest, path=path, context=split))
+        path = str(card_file.with_name(f"{split}.parquet"))
+        contents.data_sets.append(_data_set(path, execution.outputs[path], split))
     _log(execution, contents, card.metrics())
 
 
 def _difficulty(execution: Execution, contents: Contents) -> None:
     if not execution.record["params"]["difficulty"]["samples"]:
         return
-    contents.data_sets += _read_splits(execution, "train", "difficulty")
+    contents.data_sets += _splits(execution, "train", "difficulty")
     table = read_parquet(_file(execution, "difficulty.parquet"))
     counts = table.select(["right", "unverifiable", "samples"]).to_pylist()
     _log(execution, contents, rating_metrics([Rating(**row) for row in counts]))
 
 
 def _sft(execution: Execution, contents: Contents) -> None:
-    contents.steps += curve_of(execution)
+    contents.steps += _curve_of(execution)
     contents.tables["metrics"] = _definitions(contents.steps)
 
 
 def _train(execution: Execution, contents: Contents) -> None:
-    contents.data_sets += _read_splits(execution, "train", "training")
+    contents.data_sets += _splits(execution, "train", "training")
     metrics, held_out = _file(execution, "metrics.parquet"), _file(execution, "held_out.parquet")
     contents.steps += _training_curve(execution, metrics, held_out)
     contents.tables["metrics"] = _definitions(contents.steps)
-    contents.artifacts += [Artifact(name=path.name, content=path.read_bytes()) for path in (metrics, held_out)]
     folder = next(Path(path).parent for path in execution.outputs if Path(path).parent.name == "rollouts")
     last = read_parquet(
         metrics, columns=("step",)
     ).num_rows  # training.patience may have ended it before training.steps
-    if (folder / step_file(last)).is_file():  # rollouts are pulled last: they are the largest of what a run makes
-        file = AttemptsFile(folder / step_file(last))
-        if (table := with_texts(without_discarded(file.short))).num_rows:
-            contents.tables["completions_last_step"] = _first_attempts(file, table)
     for step in evenly(range(1, last + 1), TRACED_STEPS):
         if (folder / step_file(step)).is_file():
             file = AttemptsFile(folder / step_file(step))
@@ -120,15 +154,14 @@ def _train(execution: Execution, contents: Contents) -> None:
             contents.traces += _traced(execution, table, partial(file.rows_of, table))
 
 
-def _definitions(steps: Iterable[Step]) -> pa.Table:
+def _definitions(steps: Iterable[Step]) -> list[dict[str, Any]]:
     """Return name, meaning, unit and better direction of each recorded metric; a user's plug-in has no definition."""
     names = dict.fromkeys(name for step in steps for name in step.values)
-    rows = [
+    return [
         {"metric": metric_name(name), "meaning": each.meaning, "unit": each.unit, "better": each.better or ""}
         for name in names
         if (each := definition_of(name)) is not None
     ]
-    return pa.Table.from_pylist(rows)
 
 
 def _training_curve(execution: Execution, metrics: Path, held_out: Path) -> Iterator[Step]:
@@ -136,7 +169,7 @@ def _training_curve(execution: Execution, metrics: Path, held_out: Path) -> Iter
     assert execution.ended is not None
     values: dict[int, dict[str, float]] = {}
     moments: dict[int, int] = {}
-    for reported in curve_of(execution):
+    for reported in _curve_of(execution):
         values.setdefault(reported.step, {}).update(reported.values)
         moments[reported.step] = reported.time
     seconds = (read_times(execution.log.parent, metrics) if execution.log else None) or []
@@ -152,11 +185,9 @@ def _training_curve(execution: Execution, metrics: Path, held_out: Path) -> Iter
 
 
 def _sample(execution: Execution, contents: Contents) -> None:
-    contents.data_sets += _read_splits(execution, "test", EVALUATION)
-    contents.problems += [(data, prompts_of(data.path)) for data in contents.data_sets]
+    contents.data_sets += _splits(execution, "test", "evaluation")
     completions = read_parquet(_file(execution, "completions.parquet"))
     _log(execution, contents, {"completions": completions.num_rows})
-    contents.tables["completions"] = _first_rows(completions, COLUMNS_OF_SAMPLES)
 
 
 def _score(execution: Execution, contents: Contents) -> None:
@@ -168,29 +199,16 @@ def _score(execution: Execution, contents: Contents) -> None:
     _log(execution, contents, {f"{group}/{name}": value for name, value in figures.items()})
     for name, each in estimates.items():
         contents.tags[f"interval.{group}/{name}"] = f"{each.low:.4f} to {each.high:.4f}"
-    contents.tables["completions"] = scores.slice(0, MAX_TABLE_ROWS)
     contents.traces += _traced(execution, scores, lambda positions: scores.take(positions).to_pylist())
 
 
 def _report(execution: Execution, contents: Contents) -> None:
     record, experiment = execution.record, execution.record["experiment"]
-    inputs = _inputs_of_report(execution)
-    findings = findings_of(inputs, record["params"], record.get("overrides", {}))
-    _log(execution, contents, difference_metrics(findings.comparisons))
-    contents.artifacts += _pages_to_look_at(execution)
-    metrics = [Path(path) for path in record["inputs"] if Path(path).name == "metrics.parquet"]
-    times = times_of_seeds(metrics, LOGS / experiment)
-    for seed, content in summaries(findings, times).items():
-        contents.summaries.append(Summary(seed=seed, content=content, curves=recorded_curves(inputs, seed)))
-
-
-def _inputs_of_report(execution: Execution) -> Inputs:
-    read = [Path(path) for path in execution.record["inputs"]]
-    missing = next((path for path in read if not path.is_file()), None)
-    if missing is not None:
+    read = [Path(path) for path in record["inputs"]]
+    if missing := next((path for path in read if not path.is_file()), None):
         raise UserError(f"{missing} is missing: restore it with `dvc pull`")
-    return read_inputs(
-        execution.record["experiment"],
+    inputs = read_inputs(
+        experiment,
         scores=[path for path in read if path.name == "scores.parquet"],
         summaries=[path for path in read if path.name == "scores.json"],
         metrics=[path for path in read if path.name == "metrics.parquet"],
@@ -198,18 +216,17 @@ def _inputs_of_report(execution: Execution) -> Inputs:
         held_out=[path for path in read if path.name == "held_out.parquet"],
         provenance=[path for path in read if path.name.endswith(PROVENANCE)],
     )
-
-
-def _pages_to_look_at(execution: Execution) -> Iterator[Artifact]:
-    """Yield the report, which has its pictures in it, its figures, and the page of times."""
-    html = _file(execution, "report.html")
-    yield Artifact(name=html.name, content=html.read_bytes())
-    for path in map(Path, execution.outputs):
-        if path.parent.name == "figures":
-            yield Artifact(name=path.name, content=_unchanged(execution, str(path)).read_bytes(), folder="figures")
-    times = LOGS / execution.record["experiment"] / TIMES
-    if execution.log is not None and times.is_file():
-        yield Artifact(name=times.name, content=times.read_bytes())
+    times = times_of_seeds([path for path in read if path.name == "metrics.parquet"], LOGS / experiment)
+    contents.summaries = summaries(inputs, record["params"], record.get("overrides", {}), times)
+    _log(execution, contents, difference_metrics(contents.summaries[0].comparisons))
+    digests = {path: digest for each in inputs.provenance for path, digest in read_object(each)["inputs"].items()}
+    for path, digest in sorted(digests.items()):
+        if path.startswith(f"data/{experiment}/") and Path(path).suffix == ".parquet" and Path(path).stem in CONTEXTS:
+            contents.data_sets.append(_data_set(path, digest, CONTEXTS[Path(path).stem]))
+    contents.files["report.html"] = _file(execution, "report.html").read_text()  # with its figures
+    logged = LOGS / experiment / TIMES
+    if execution.log is not None and logged.is_file():
+        contents.files[TIMES] = logged.read_text()
 
 
 def _log(execution: Execution, contents: Contents, values: Mapping[str, float]) -> None:
@@ -227,28 +244,9 @@ def _traced(
     return [[attempt_of(row, LONGEST_TRACED) for row in rows(evenly(ranked(table), count))]]
 
 
-def _first_attempts(file: AttemptsFile, table: pa.Table) -> pa.Table:
-    """Return the first of a step's attempts; `table`: their short columns."""
-    columns = [*COLUMNS_OF_TRAINING, *(OF_CONVERSATIONS if has_conversations(table) else [])]
-    unshown = [name for name in file.columns if name not in columns]
-    rows = file.rows_of(table, range(min(table.num_rows, MAX_TABLE_ROWS)), unshown)
-    return pa.Table.from_pylist(rows, schema=pa.schema([TRAINING_ROLLOUTS.field(name) for name in columns]))
-
-
-def _first_rows(table: pa.Table, columns: Iterable[str]) -> pa.Table:
-    names = [*columns, *(OF_CONVERSATIONS if has_conversations(table) else [])]
-    return table.select(names).slice(0, MAX_TABLE_ROWS)
-
-
-def _read_splits(execution: Execution, split: str, context: str) -> list[DataSet]:
-    """Return the splits of that name among the inputs that still exist here, unchanged."""
-    data_sets = []
-    for name, digest in execution.record["inputs"].items():
-        path = Path(name)
-        if path.name == f"{split}.parquet" and path.is_file() and sha256_of(path) == digest:
-            data = DataSet(name=f"{path.parent.name}/{split}", digest=digest, path=path, context=context)
-            data_sets.append(data)
-    return data_sets
+def _splits(execution: Execution, split: str, context: str) -> list[DatasetInput]:
+    inputs = execution.record["inputs"].items()
+    return [_data_set(path, digest, context) for path, digest in inputs if Path(path).name == f"{split}.parquet"]
 
 
 def _file(execution: Execution, name: str) -> Path:

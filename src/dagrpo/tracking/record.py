@@ -1,22 +1,50 @@
-"""Recording of executions in MLflow, whose import takes seconds."""
+"""Recording of executions in MLflow, whose import takes seconds. Every write can be repeated."""
 
+import json
 import logging
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
+from mlflow.entities import DatasetInput, Metric
+from mlflow.exceptions import MlflowException
+from mlflow.protos.databricks_pb2 import ENDPOINT_NOT_FOUND, ErrorCode
+from mlflow.tracing.client import TracingClient
+from mlflow.tracking import MlflowClient
+
 from dagrpo.core.errors import UserError
-from dagrpo.tracking.contents import Contents
+from dagrpo.core.metrics import SAMPLES_SEEN
+from dagrpo.report.attempt import Attempt
+from dagrpo.tracking.curve import Step
 from dagrpo.tracking.execution import Execution
-from dagrpo.tracking.parents import ERROR, settle_parents
-from dagrpo.tracking.read import contents_of
-from dagrpo.tracking.runs import Run, Runs, open_experiment
-from dagrpo.tracking.stage_runs import INCOMPLETE, close_others, closed_run, digest_tags, is_complete, open_run
+from dagrpo.tracking.models import input_policy, link_output_policy, write_policies
+from dagrpo.tracking.names import metric_name
+from dagrpo.tracking.parents import (
+    ATTEMPT,
+    ERROR,
+    HEADLINE,
+    INCOMPLETE,
+    describe,
+    digest_tags,
+    find_parent,
+    find_run,
+    open_run,
+    settle_parents,
+    varied_parameters,
+)
+from dagrpo.tracking.read import Contents, contents_of, tests_in
+from dagrpo.tracking.runs import PARENT, Run, Runs, open_experiment
 from dagrpo.tracking.store import open_client, trouble_of_store
-from dagrpo.tracking.write import Target, write_contents
+from dagrpo.tracking.summaries import Summary
+from dagrpo.tracking.traces import log_traces, traces_of
+from dagrpo.tracking.views import experiment_tags
 from dagrpo.utils.console import counted, say
 from dagrpo.utils.failures import words_of
 from dagrpo.utils.files import remove
+from dagrpo.utils.run_info import GROUP
 
+LOGGED_ARTIFACTS = "mlflow.loggedArtifacts"  # a run's tables, for MLflow's load_table and its table view
 logger = logging.getLogger(__name__)
 
 
@@ -28,10 +56,28 @@ class Recorded:
     incomplete: frozenset[str]  # experiments and override runs with an execution whose figures cannot be read yet
 
 
-def record_all(uri: str, executions: Sequence[Execution], artifacts: str | None) -> Recorded:
-    """Record the executions that MLflow lacks, in their order.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """The MLflow run of an execution."""
 
-    artifacts: the folder for files of new experiments; None: the server decides. Raises UserError if MLflow takes nothing now.
+    runs: Runs
+    run: Run
+    execution: Execution
+
+    @property
+    def client(self) -> MlflowClient:
+        return self.runs.client
+
+    @property
+    def parent(self) -> Run:
+        """The run that stands for its seed."""
+        return self.runs.by_id(self.run.tags[PARENT])
+
+
+def record_all(uri: str, executions: Sequence[Execution], artifacts: str | None) -> Recorded:
+    """Record the executions that MLflow lacks, in their order. Raises UserError if it takes nothing now.
+
+    artifacts: the folder for files of new experiments; None: the server decides.
     """
     try:
         client = open_client(uri)
@@ -56,34 +102,20 @@ def _record(runs: Runs, execution: Execution) -> tuple[bool, bool]:
     """Record one execution; return whether it was missing, and whether it has its figures. An active one is left to its follower."""
     if execution.status == "RUNNING":
         return False, False
-    own, begun = close_others(runs, execution), closed_run(runs, execution)
-    is_there = own is None and begun is not None and is_complete(begun, execution)
+    run = find_run(runs, execution)
+    is_there = run is not None and run.status == execution.status and not run.tags.get(INCOMPLETE)
     is_whole, is_missing = True, not execution.is_outdated and not is_there
     if is_missing:
         contents = _contents(execution)
-        if execution.status == "FINISHED" and begun is not None and own is None and contents.missing:
-            return False, False  # it is there, and its figures cannot be read yet
-        write_run(runs, execution, contents, begun)
         is_whole = not contents.missing
-    elif own is not None:  # killed after its last output was written, or before another made them
-        own.close(execution.status, execution.ended)
+        if not is_whole and run is not None and run.status == "FINISHED":
+            return False, False  # it is there, and its figures cannot be read yet
+        write_run(runs, execution, contents, run)
+    elif run is not None and run.status == "RUNNING":  # killed after its last output was written
+        run.close(execution.status, execution.ended)
     if execution.status != "FINISHED":
         remove(execution.source)
     return is_missing, is_whole
-
-
-def write_run(runs: Runs, execution: Execution, contents: Contents, begun: Run | None = None) -> None:
-    """Write the whole run of an execution, its status last: a run that was begun and not finished is found and continued."""
-    run = open_run(runs, execution, begun)
-    write_contents(Target(runs=runs, run=run, execution=execution), contents)
-    tags = digest_tags("output", execution.outputs) if execution.outputs else {}
-    tags |= {INCOMPLETE: contents.missing} if contents.missing else {}
-    tags |= {ERROR: execution.error} if execution.error else {}
-    run.log(tags=tags)
-    if not contents.missing:
-        run.remove_tag(INCOMPLETE)
-    runs.flush()  # what its parent got too: a closed run is not written again
-    run.close(execution.status, execution.ended)
 
 
 def _contents(execution: Execution) -> Contents:
@@ -93,3 +125,128 @@ def _contents(execution: Execution) -> Contents:
     except Exception as error:  # noqa: BLE001  the border to files that may be gone, damaged or of another version
         say(f"{execution.source}: recorded without figures: {words_of(error)}")
         return Contents(missing=words_of(error))
+
+
+def write_run(runs: Runs, execution: Execution, contents: Contents, begun: Run | None = None) -> None:
+    """Write the whole run of an execution, its status last: a run that was begun and not finished is found and continued."""
+    run = open_run(runs, execution, begun)
+    _write_contents(Target(runs=runs, run=run, execution=execution), contents)
+    tags = digest_tags("output", execution.outputs) if execution.outputs else {}
+    tags |= {INCOMPLETE: contents.missing} if contents.missing or INCOMPLETE in run.tags else {}
+    tags |= {ERROR: execution.error} if execution.error else {}
+    run.log(tags=tags)
+    runs.flush()  # what its parent got too: a closed run is not written again
+    run.close(execution.status, execution.ended)
+
+
+def _write_contents(target: Target, contents: Contents) -> None:
+    """Write an execution's contents into its run, and those for its seed into the seed's run."""
+    run = target.run
+    write_steps(target, contents.steps)
+    for path, text in contents.files.items():
+        target.client.log_text(run.run_id, text, path)
+        if path == "report.html":  # where people look for it
+            target.client.log_text(target.parent.run_id, text, path)
+    for name, rows in contents.tables.items():
+        table = {"columns": [*rows[0]] if rows else [], "data": [[*row.values()] for row in rows]}
+        target.client.log_text(run.run_id, json.dumps(table), f"{name}.json")
+    marks = [{"path": f"{name}.json", "type": "table"} for name in contents.tables]
+    run.log(tags={**contents.tags, **({LOGGED_ARTIFACTS: json.dumps(marks)} if marks else {})})
+    policy = None
+    with optional("policies"):
+        policy = input_policy(target.runs, target.parent, target.execution)
+    run.read([*contents.data_sets, *tests_in(target.execution.behind)], [policy] if policy else [])
+    with optional("traces"):
+        _write_traces(target, contents.traces, policy)
+    with optional("policies"):
+        link_output_policy(target.runs, target.parent, run, target.execution)
+    for summary in contents.summaries:
+        _write_summary(target, summary, contents.data_sets)
+
+
+def _write_traces(target: Target, tables: Sequence[Sequence[Attempt]], model_id: str | None) -> None:
+    run, experiment = target.run, target.runs.experiment_id
+    traces = [
+        trace
+        for number, attempts in enumerate(tables)
+        for trace in traces_of(
+            attempts,
+            experiment=experiment,
+            run_id=run.run_id,
+            name=f"{run.run_id}/{number}",
+            time_ms=run.started,
+            model_id=model_id,
+        )
+    ]
+    log_traces(TracingClient(target.client.tracking_uri), traces, experiment)
+
+
+def _write_summary(target: Target, summary: Summary, data: Sequence[DatasetInput]) -> None:
+    """Write figures, tags, text, data sets and policies to the run of a seed, created if missing."""
+    runs = target.runs
+    run = find_parent(runs, target.execution, summary.seed)
+    run.reopen()  # until the sync ends, which writes its description
+    describe(run, target.execution)
+    time_ms = target.execution.ended or target.execution.started
+    figures = [Metric(metric_name(name), value, time_ms, 0) for name, value in summary.figures.items()]
+    run.log(tags={**summary.tags, HEADLINE: summary.text}, points=figures)
+    run.read(data)
+    runs.tag(experiment_tags(map(metric_name, summary.figures), varied_parameters(runs)))
+    with optional("policies"):
+        write_policies(runs, run, summary.policies, time_ms)
+
+
+def write_steps(target: Target, steps: Iterable[Step]) -> None:
+    """Write the points that are missing: curves of training to the run of the seed, all else to the stage's own.
+
+    Of an execution that has finished after one that was abandoned, also where that one had other values.
+    """
+    execution = target.execution
+    training = execution.record["params"].get("training", {}) if execution.stage == "train" else {}
+    size = training.get("prompts_per_step", 0) * training.get("samples_per_prompt", 0)
+    points = [
+        Metric(metric_name(name), value if math.isfinite(value) else math.nan, step.time, step.step)
+        for step in steps
+        for name, value in (dict(step.values) | ({SAMPLES_SEEN: step.step * size} if size else {})).items()
+    ]
+    run = target.parent if execution.trains else target.run
+    if execution.status == "FINISHED" and target.run.tags.get(ATTEMPT, "1") != "1":
+        run.flush()
+        run.log(points=list(_unlike(run, points)))
+    else:
+        log_points(run, points)
+
+
+def log_points(run: Run, points: Iterable[Metric]) -> None:
+    """Log the points of later steps than a run has of their metric: a follower logs them in order, and a resumed stage repeats some."""
+    run.log(points=[point for point in points if point.step > run.steps.get(point.key, -1)])
+
+
+def _unlike(run: Run, points: Iterable[Metric]) -> Iterator[Metric]:
+    """Yield the points whose values the run does not have. Times differ in each attempt, and are logged once."""
+    had: dict[str, dict[int, list[float]]] = {}
+    for point in points:
+        if point.key not in had:
+            had[point.key] = {}
+            known = run.client.get_metric_history(run.run_id, point.key) if point.key in run.steps else []
+            for each in known:
+                had[point.key].setdefault(each.step, []).append(each.value)
+        values = had[point.key].get(point.step, [])
+        is_known_time = point.key.startswith(GROUP) and values
+        if not is_known_time and not any(_are_same(value, point.value) for value in values):
+            yield point
+
+
+def _are_same(one: float, other: float) -> bool:
+    return math.isclose(one, other) or (math.isnan(one) and math.isnan(other))
+
+
+@contextmanager
+def optional(content: str) -> Iterator[None]:
+    """Continue without content for which the server is too old."""
+    try:
+        yield
+    except (NotImplementedError, MlflowException) as error:
+        if isinstance(error, MlflowException) and error.error_code != ErrorCode.Name(ENDPOINT_NOT_FOUND):
+            raise
+        logger.warning("the %s of a run are not recorded: %s", content, error)

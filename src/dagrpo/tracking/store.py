@@ -1,4 +1,4 @@
-"""Store of runs: the embedded database, or MLFLOW_TRACKING_URI's.
+"""Store of runs: the embedded database, or MLFLOW_TRACKING_URI's; its address also as it may be shown.
 
 Checking it needs no MLflow; opening it imports MLflow, which takes seconds, so a stage only ever checks.
 """
@@ -12,33 +12,83 @@ from contextlib import closing, contextmanager
 from http.client import HTTPException
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import unquote
 
 from filelock import FileLock
 
 from dagrpo.core.errors import UserError
 from dagrpo.core.escape import one_line
-from dagrpo.core.urls import parts_of
-from dagrpo.tracking.store_address import (
-    database_path,
-    hide_password,
-    is_server,
-    without_password,
-    without_user,
-)
+from dagrpo.core.redaction import HIDDEN, redacted, secret_parameters, without_secret_parameters
+from dagrpo.core.urls import SERVER_SCHEMES, parts_of
 from dagrpo.utils.failures import NEARLY_FULL, disk_of, free_on
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
 
+SQLITE = "sqlite:///"
+DATABASE = "mlflow.db"
+ARTIFACTS = "mlartifacts"
+CREDENTIALS = ("MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN")
 ANSWER_SECONDS = 10
-DATABASE_REMEDIES = {  # what SQLite says, and what helps
-    "locked": "end the program that holds it",
-    "readonly": "correct its permissions",
-    "unable to open": "correct its permissions",
-}
-REFUSALS = (401, 403)
 LONGEST = 200  # characters of what others say
 _REMEDY = "or set DAGRPO_TRACKING=off to run without a record"
+
+
+def tracking_uri(root: Path) -> str:
+    """Return MLFLOW_TRACKING_URI, or else `sqlite:///<root>/mlflow.db`; a relative file is one below `root`."""
+    uri = os.environ.get("MLFLOW_TRACKING_URI") or SQLITE + DATABASE
+    path = database_path(uri)
+    return uri if path is None else f"{SQLITE}{root.resolve() / path}"
+
+
+def database_path(uri: str) -> Path | None:
+    """Return the file behind a sqlite address; None for any other address."""
+    return Path(uri.removeprefix(SQLITE)) if uri.startswith(SQLITE) else None
+
+
+def is_server(uri: str) -> bool:
+    """Return True for a server's address; a server keeps database and artifacts itself."""
+    parts = parts_of(uri)
+    return parts is not None and parts.scheme in SERVER_SCHEMES
+
+
+def artifact_location(uri: str, root: Path) -> str | None:
+    """Return mlartifacts/ beside an embedded database, or in `root` for another database; None: the server decides."""
+    if is_server(uri):
+        return None
+    database = database_path(uri)
+    return str((database.parent if database else root.resolve()) / ARTIFACTS)
+
+
+def without_password(uri: str) -> str:
+    """Return the address as it may be stored and shown; the user's name stays, unless it may be a token.
+
+    An invalid address is hidden entirely.
+    """
+    parts = parts_of(uri)
+    may_be_token = parts is None or (parts.password is None and is_server(uri))
+    return without_user(uri, "" if may_be_token else parts.username or "")
+
+
+def without_user(uri: str, user: str = "") -> str:
+    """Return the address as a browser or urllib takes it, or with `user`; without the password, also one among the parameters."""
+    parts = parts_of(uri)
+    if parts is None:
+        return HIDDEN
+    if parts.username is not None:
+        host = parts.netloc.rpartition("@")[2]
+        uri = parts._replace(netloc=f"{user}@{host}" if user else host).geturl()
+    return without_secret_parameters(uri)
+
+
+def hide_password(text: str, uri: str) -> str:
+    """Redact a message that may quote the address: its password as written or decoded, and other secrets of the environment."""
+    parts = parts_of(uri)
+    named = [os.environ.get(name) for name in CREDENTIALS]
+    if parts is not None:
+        named += [parts.password, parts.username if parts.password is None and is_server(uri) else None]
+    written = [secret for secret in (*named, *secret_parameters(uri)) if secret]
+    return redacted(text.replace(uri, without_password(uri)), [*written, *map(unquote, written)])
 
 
 def require_recording(uri: str) -> None:
@@ -86,35 +136,30 @@ def open_client(uri: str) -> "MlflowClient":
     os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")  # two lines and a request for each run
     from mlflow.tracking import MlflowClient
 
-    with _alone(uri):
-        _use_write_ahead_log(uri)
+    database = database_path(uri)
+    with _alone(database):
+        if database is not None:  # a log lets readers and a writer work without waiting; it stays on in the file
+            with closing(sqlite3.connect(database, timeout=ANSWER_SECONDS)) as connection:
+                connection.execute("PRAGMA journal_mode=WAL")
         client = MlflowClient(tracking_uri=uri)
         client.search_experiments(max_results=1)  # makes the tables
     return client
 
 
-def trouble_of_store(error: Exception, uri: str) -> str:
-    """Return why a server or a database takes nothing, with a remedy and without a password. Imports MLflow."""
-    from mlflow.exceptions import MlflowException
-
-    *_, cause = _chain(error)
-    words = one_line((str(cause).strip().splitlines() or [type(cause).__name__])[0], LONGEST)
+def trouble_of_store(error: BaseException, uri: str) -> str:
+    """Return why a server or a database takes nothing, with a remedy and without a password."""
+    while error.__cause__ or error.__context__:
+        error = error.__cause__ or error.__context__  # type: ignore[assignment]
+    words = one_line((str(error).strip().splitlines() or [type(error).__name__])[0], LONGEST)
     database = database_path(uri)
-    if isinstance(error, MlflowException) and is_server(uri) and error.get_http_status_code() in REFUSALS:
-        words = f"it refuses the credentials ({error.get_http_status_code()})"
-        remedy = "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN"
-    elif database is not None:
-        remedy = f"{remedy_for(database, words)}, or correct MLFLOW_TRACKING_URI"
+    if database is None:
+        name = without_user(uri) if is_server(uri) else "the database"
+        remedy = "see that it answers and takes MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"
+    elif "full" in words or free_on(disk_of(database)) < NEARLY_FULL:  # which leads to many different messages
+        name, remedy = str(database), f"make room on {disk_of(database)}"
     else:
-        remedy = "see that it answers, or correct MLFLOW_TRACKING_URI"
-    name = database or (without_user(uri) if is_server(uri) else "the database")
-    return hide_password(f"{name} cannot record runs: {words}: {remedy}", uri)
-
-
-def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    while error is not None:
-        yield error
-        error = error.__cause__ or error.__context__
+        name, remedy = str(database), "correct its permissions, or move it away"
+    return hide_password(f"{name} cannot record runs: {words}: {remedy}, or correct MLFLOW_TRACKING_URI", uri)
 
 
 def is_initialised(uri: str) -> bool:
@@ -122,13 +167,12 @@ def is_initialised(uri: str) -> bool:
     database = database_path(uri)
     if database is not None and not database.exists() and not _lock(database).exists():
         return False  # and no question leaves a file behind
-    with _alone(uri):
+    with _alone(database):
         return database is None or (database.is_file() and database.stat().st_size > 0)
 
 
 @contextmanager
-def _alone(uri: str) -> Iterator[None]:
-    database = database_path(uri)
+def _alone(database: Path | None) -> Iterator[None]:
     if database is None:
         yield
         return
@@ -139,19 +183,3 @@ def _alone(uri: str) -> Iterator[None]:
 
 def _lock(database: Path) -> Path:
     return database.with_name(f"{database.name}.lock")
-
-
-def _use_write_ahead_log(uri: str) -> None:
-    """Let readers and a writer work without waiting for each other: five times as many writes a second. Persists in the file."""
-    database = database_path(uri)
-    if database is not None:
-        with closing(sqlite3.connect(database, timeout=ANSWER_SECONDS)) as connection:
-            connection.execute("PRAGMA journal_mode=WAL")
-
-
-def remedy_for(database: Path, words: str) -> str:
-    """Return a remedy for SQLite's error message about a database. A full disk leads to many different messages."""
-    disk = disk_of(database)
-    if "full" in words or free_on(disk) < NEARLY_FULL:
-        return f"make room on {disk}, where {free_on(disk):,} bytes are free"
-    return next((remedy for sign, remedy in DATABASE_REMEDIES.items() if sign in words), "move it away")

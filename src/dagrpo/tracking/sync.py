@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,11 +11,11 @@ from filelock import FileLock, Timeout
 
 from dagrpo.core.errors import UserError
 from dagrpo.tracking.attempt import FOLDER, mode
-from dagrpo.tracking.store import require_answer
-from dagrpo.tracking.store_address import (
+from dagrpo.tracking.store import (
     artifact_location,
     database_path,
     hide_password,
+    require_answer,
     tracking_uri,
     without_password,
 )
@@ -35,33 +35,28 @@ SECONDS_BEFORE_NOTICE = 10.0  # while another process brings results into MLflow
 
 
 def record_what_is_new(every_s: float = 0) -> str:
-    """Bring new results into MLflow unless DAGRPO_TRACKING is later or off; return the reason of a failure.
+    """Bring new results into MLflow unless DAGRPO_TRACKING is later or off; return the reason of a failure, and raise nothing.
 
     Does nothing, and imports no MLflow, if nothing is new, or the last sync is less than `every_s` seconds ago.
-    Raises nothing: the results exist, whatever becomes of their record.
     """
-    try:
-        is_young = SYNCED.exists() and time.time() - SYNCED.stat().st_mtime < every_s
-        if mode() != "on" or is_young or _states(tracking_uri(recording_root(Path.cwd()))) == _synced():
-            return ""
-    except Exception as error:  # noqa: BLE001  as below
-        return _trouble(error)
-    return try_to_sync()
+    is_young = SYNCED.exists() and time.time() - SYNCED.stat().st_mtime < every_s
+    return "" if is_young else try_to_sync(even_if_off=False)
 
 
-def try_to_sync() -> str:
-    """Sync what has changed since, and return in words fit for a terminal why that failed; empty: it did not. Nothing is raised."""
+def try_to_sync(*, even_if_off: bool = True) -> str:
+    """Sync what has changed since, and return in words fit for a terminal why that failed; empty: it did not. Raise nothing.
+
+    The results exist, whatever becomes of their record.
+    """
+    uri = tracking_uri(recording_root(Path.cwd()))
     try:
-        sync(all_folders=False)
+        if (mode() == "on" or even_if_off) and _states(uri) != _synced():
+            sync(all_folders=False)
     except Exception as error:  # noqa: BLE001  the border between the results and their record
-        return _trouble(error)
+        words = hide_password(words_of(error), uri)
+        rest = "No result is lost: the next run, `dagrpo ui` or `dagrpo tracking rebuild` records what is missing."
+        return f"{words} {rest}" if isinstance(error, UserError) else words
     return ""
-
-
-def _trouble(error: Exception) -> str:
-    words = hide_password(words_of(error), tracking_uri(recording_root(Path.cwd())))
-    rest = "No result is lost: the next run, `dagrpo ui` or `dagrpo tracking rebuild` records what is missing."
-    return f"{words} {rest}" if isinstance(error, UserError) else words
 
 
 def sync(*, all_folders: bool = True) -> int:
@@ -89,8 +84,11 @@ def sync(*, all_folders: bool = True) -> int:
 def _record(uri: str, artifacts: str | None, *, all_folders: bool) -> int:
     from dagrpo.tracking.execution import finished, unfinished
 
-    states = _states(uri)
-    executions = _in_order(list(finished(_changed(states, all_folders=all_folders))), list(unfinished()))
+    states, known = _states(uri), _synced()
+    is_known = not all_folders and known.get(STORE) == states[STORE]
+    folders = [name for name in states if name not in (STORE, NOTES)]
+    changed = [name for name in folders if not is_known or states[name] != known.get(name)]
+    executions = _in_order(list(finished(changed)), list(unfinished()))
     if DVC_NAME in os.environ:  # what the experiment has checked out belongs to the history that it was made in
         executions = [each for each in executions if each.log is not None]
     if not executions:
@@ -99,36 +97,29 @@ def _record(uri: str, artifacts: str | None, *, all_folders: bool) -> int:
 
     recorded = record_all(uri, executions, artifacts)
     running = {each.record["experiment"] for each in executions if each.status == "RUNNING"}
-    left = running | ({NOTES} if running else set())  # one may end without a word
-    synced = {name: state for name, state in states.items() if name not in left}
-    write_json(SYNCED, {"states": synced, "incomplete": sorted(recorded.incomplete)})
+    left = running | recorded.incomplete | ({NOTES} if running else set())  # one may end without a word
+    write_json(SYNCED, {name: state for name, state in states.items() if name not in left})
     return recorded.count
 
 
-def _changed(states: Mapping[str, str], *, all_folders: bool) -> list[str]:
-    """Return the folders that have changed since the last sync, or had figures that it could not read; or all."""
-    known = _synced()
-    if all_folders or known.get(STORE) != states[STORE]:
-        return sorted(states.keys() - {STORE, NOTES})
-    changed = {name for name in states if states[name] != known.get(name)}
-    return sorted((changed | {*read_json(SYNCED)["incomplete"]}) & states.keys() - {STORE, NOTES})
-
-
 def _in_order(results: Sequence["Execution"], noted: Sequence["Execution"]) -> list["Execution"]:
-    """Put each attempt that ended badly before the one that has made its files later, the other notes after all results."""
+    """Put each attempt that ended badly before the one that has made its files later, the other notes after all results.
+
+    Outdated ones come last, to be closed.
+    """
     ordered: list[Execution] = []
     remaining = list(noted)
-    for execution in results:
-        before = [each for each in remaining if _is_before(each, execution)]
+    for result in results:
+        before = [
+            note
+            for note in remaining
+            if not note.is_outdated
+            and note.identity == result.identity
+            and note.started // 1000 <= result.started // 1000  # an account has no milliseconds
+        ]
         remaining = [each for each in remaining if each not in before]
-        ordered += [*before, execution]
+        ordered += [*before, result]
     return ordered + remaining
-
-
-def _is_before(note: "Execution", result: "Execution") -> bool:
-    """Return True if a note is of an earlier execution of the same stage. Outdated ones come last, to be closed."""
-    is_earlier = note.started // 1000 <= result.started // 1000  # an account has no milliseconds
-    return is_earlier and not note.is_outdated and note.identity == result.identity
 
 
 def _states(uri: str) -> dict[str, str]:
@@ -149,4 +140,4 @@ def _versions(files: Iterable[Path]) -> Iterator[tuple[str, int, int]]:
 
 
 def _synced() -> dict[str, str]:
-    return dict(read_json(SYNCED)["states"]) if SYNCED.exists() else {}
+    return dict(read_json(SYNCED)) if SYNCED.exists() else {}

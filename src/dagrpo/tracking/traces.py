@@ -1,13 +1,16 @@
 """Attempts as MLflow traces of a run.
 
 A trace has a span for the attempt, one per turn and one per call. Spans are in order but have no duration: a table of attempts
-holds no times, which differ between runs. Ids derive from the run and the index of the trace in it, so that writing is
-idempotent: a trace that MLflow has is not begun again, and a span that it has is replaced.
+holds no times, which differ between runs. All ids derive from the run and the index of the trace in it, so that writing is
+idempotent: MLflow replaces what it has.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 from mlflow.entities import (
+    Assessment,
     AssessmentSource,
     Expectation,
     Feedback,
@@ -23,16 +26,29 @@ from mlflow.tracing.utils import dump_span_attribute_value
 
 from dagrpo.core.escape import one_line
 from dagrpo.report.attempt import Attempt
+from dagrpo.rollout.transcript import SINGLE_TURN, Call, Utterance, segments
 from dagrpo.tracking.names import as_written
-from dagrpo.tracking.span_contents import SpanContent, last_text, span_contents, title_of, with_total
 from dagrpo.utils.files import digest_of
 
 SOURCE = AssessmentSource(source_type="CODE", source_id="dagrpo")
-MOST_TRACES = 500  # of a run: five steps of at most 100
 PREVIEW = 1000  # characters in MLflow's list of traces
 NANOSECONDS = 1_000_000  # of a millisecond
 FIRST = 1  # the step whose attempts are those of the policy that training begins with
 TICK = 1000  # nanoseconds between two spans: for their order, since their times are unknown
+Usage = Mapping[str, int]  # tokens in MLflow's names
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Content:
+    """The content of one span."""
+
+    name: str
+    kind: str  # one of SpanType
+    inputs: Any
+    outputs: Any
+    attributes: Mapping[str, Any]
+    is_ok: bool = True
+    usage: Usage = field(default_factory=dict)
 
 
 def traces_of(
@@ -48,121 +64,167 @@ def traces_of(
         trace_id = f"tr-{digest_of([name, number])[:32]}"
         model = model_id if attempt.row.get("step", FIRST) == FIRST else None
         metadata = {TraceMetadataKey.SOURCE_RUN: run_id, **({TraceMetadataKey.MODEL_ID: model} if model else {})}
-        contents = list(span_contents(attempt))
+        contents = list(_contents(attempt))
         # MLflow lists the latest first: so the first of these stands at the top
         info = _info(attempt, trace_id, experiment, metadata | _token_usage(contents), time_ms - number)
         traces.append((info, list(_spans(contents, trace_id, time_ms * NANOSECONDS))))
     return traces
 
 
-def log_traces(
-    client: TracingClient, traces: Sequence[tuple[TraceInfo, list[Span]]], experiment: str, *, is_new: bool = False
-) -> None:
-    """Bring traces into an experiment.
-
-    is_new: the run was created just now, and has none of them. Raises NotImplementedError if the server is too old for traces,
-    MlflowException and others if it has a problem.
-    """
-    if not traces:
-        return
-    known = set() if is_new else _known(client, traces[0][0], experiment)
+def log_traces(client: TracingClient, traces: Sequence[tuple[TraceInfo, list[Span]]], experiment: str) -> None:
+    """Bring traces into an experiment. Raises NotImplementedError if the server is too old for traces."""
     for info, _ in traces:
-        if info.trace_id not in known:
-            client.start_trace(info)
-    client.log_spans(experiment, [span for _, spans in traces for span in spans])
-
-
-def _known(client: TracingClient, info: TraceInfo, experiment: str) -> set[str]:
-    of_run = f"metadata.`{TraceMetadataKey.SOURCE_RUN}` = '{info.trace_metadata[TraceMetadataKey.SOURCE_RUN]}'"
-    traces = client.search_traces(
-        locations=[experiment], filter_string=of_run, include_spans=False, max_results=MOST_TRACES
-    )
-    return {trace.info.trace_id for trace in traces}
+        client.start_trace(info)
+    if traces:
+        client.log_spans(experiment, [span for _, spans in traces for span in spans])
 
 
 def _info(attempt: Attempt, trace_id: str, experiment: str, metadata: Mapping[str, str], time_ms: int) -> TraceInfo:
-    """Return a trace without its spans but with its assessments: one call writes both, so that they exist once or not at all."""
+    """Return a trace without its spans but with its assessments."""
+    read = attempt.read
     origin = {"source": SOURCE, "trace_id": trace_id, "create_time_ms": time_ms, "last_update_time_ms": time_ms}
-    feedback = [Feedback(name=name, value=value, **origin) for name, value in _feedback(attempt).items()]
+    assessments: list[Assessment] = [Feedback(name=name, value=value, **origin) for name, value in _grades(attempt)]
+    assessments.append(Expectation(name="ground_truth", value=read.ground_truth, **origin))
+    for each in assessments:
+        each.assessment_id = f"a-{digest_of([trace_id, each.name])[:32]}"
+    tags = {
+        TraceTagKey.TRACE_NAME: _title_of(attempt),
+        "task": one_line(read.task, 60),
+        "problem": str(read.problem_index),
+        "sample": "greedy" if read.is_greedy else str(read.sample_index),
+        "stop_reason": one_line(read.stop_reason, 60),
+        **({"step": str(attempt.row["step"])} if attempt.row.get("step") is not None else {}),
+        **({"fault": one_line(read.fault, 200)} if read.fault else {}),
+    }
     return TraceInfo(
         trace_id=trace_id,
         trace_location=TraceLocation.from_experiment_id(experiment),
         request_time=time_ms,
         execution_duration=0,
         state=TraceState.ERROR if attempt.is_broken else TraceState.OK,
-        request_preview=attempt.read.question[:PREVIEW],
-        response_preview=last_text(attempt)[:PREVIEW],
+        request_preview=read.question[:PREVIEW],
+        response_preview=_last_text(attempt)[:PREVIEW],
         trace_metadata=dict(metadata),
-        tags={TraceTagKey.TRACE_NAME: title_of(attempt), **_tags(attempt)},
-        assessments=[*feedback, Expectation(name="ground_truth", value=attempt.read.ground_truth, **origin)],
+        tags=tags,
+        assessments=assessments,
     )
 
 
-def _tags(attempt: Attempt) -> dict[str, str]:
-    read = attempt.read
-    tags = {
-        "task": one_line(read.task, 60),
-        "problem": str(read.problem_index),
-        "sample": "greedy" if read.is_greedy else str(read.sample_index),
-        "stop_reason": one_line(read.stop_reason, 60),
-    }
-    tags |= {"step": str(attempt.row["step"])} if attempt.row.get("step") is not None else {}
-    return tags | ({"fault": one_line(read.fault, 200)} if read.fault else {})
-
-
-def _feedback(attempt: Attempt) -> dict[str, float | bool | str]:
+def _grades(attempt: Attempt) -> Iterator[tuple[str, float | bool | str]]:
     read = attempt.read
     rewards = {} if read.reward is None else {"reward": read.reward}
     rewards |= {f"reward_{one_line(name, 60)}": value for name, value in read.components.items()}
-    rounded = {name: float(f"{value:.6g}") for name, value in rewards.items()}  # a float32 in the table
-    verdict = None if read.verdict is None else one_line(read.verdict, 30)
-    grades = {"verdict": verdict, "correct": attempt.row.get("correct")}
-    return rounded | {name: value for name, value in grades.items() if value is not None}
+    for name, value in rewards.items():
+        yield name, float(f"{value:.6g}")  # a float32 in the table
+    if read.verdict is not None:
+        yield "verdict", one_line(read.verdict, 30)
+    if (correct := attempt.row.get("correct")) is not None:
+        yield "correct", correct
 
 
-def _token_usage(contents: Sequence[SpanContent]) -> dict[str, str]:
+def _title_of(attempt: Attempt) -> str:
+    return f"{one_line(attempt.read.task, 60)} {attempt.read.problem_index}"
+
+
+def _last_text(attempt: Attempt) -> str:
+    return attempt.read.utterances[-1].text if attempt.read.utterances else ""
+
+
+def _contents(attempt: Attempt) -> Iterator[_Content]:
+    """Yield the attempt, then its turns and calls in order. The input of a turn is the messages to the policy before it."""
+    read, usage = attempt.read, _usage({**SINGLE_TURN, **attempt.row})
+    counts: dict[str, float] = {"turns": read.turns, "calls": len(read.calls), "tokens": read.tokens}
+    counts |= {} if read.advantage is None else {"advantage": float(f"{read.advantage:.6g}")}
+    yield _Content(
+        name=_title_of(attempt),
+        kind=SpanType.AGENT,
+        inputs=read.question,
+        outputs=_last_text(attempt),
+        attributes=counts,
+        is_ok=not attempt.is_broken,
+    )
+    messages = [{"role": "user", "content": read.question}]
+    turn = 0
+    for utterance in read.utterances:
+        if utterance.speaker == "policy":
+            yield _turn(turn, utterance, messages, usage[turn] if turn < len(usage) else {})
+            yield from map(_call, utterance.calls)
+            turn += 1
+            messages = [{"role": "tool", "content": call.result} for call in utterance.calls]
+        else:
+            messages = [*messages, {"role": utterance.speaker, "content": utterance.text}]
+
+
+def _usage(row: Mapping[str, Any]) -> list[Usage]:
+    """Return the tokens before each turn and in it; [] if turns cannot be distinguished, or the table has no tokens."""
+    if "prompt_ids" not in row:
+        return []
+    sequences = segments(row)
+    usage: list[Usage] = []
+    before = 0
+    for segment in sequences[0]:
+        count = len(segment.token_ids)
+        if segment.written:
+            usage.append({"input_tokens": before, "output_tokens": count, "total_tokens": before + count})
+        before += count
+    return usage if len(sequences) == 1 and len(usage) == row["turns"] else []
+
+
+def _turn(index: int, utterance: Utterance, messages: list[dict[str, str]], usage: Usage) -> _Content:
+    thinking = {"reasoning_content": utterance.thinking} if utterance.thinking else {}
+    return _Content(
+        name=f"turn {index + 1}",
+        kind=SpanType.CHAT_MODEL,
+        inputs={"messages": messages},
+        outputs={"role": "assistant", "content": utterance.text, **thinking},
+        attributes={"calls": len(utterance.calls)},
+        usage=usage,
+    )
+
+
+def _call(call: Call) -> _Content:
+    return _Content(
+        name=one_line(call.name, 60) or "unreadable call",
+        kind=SpanType.TOOL,
+        inputs=call.arguments,
+        outputs=call.result,
+        attributes={"status": one_line(call.status, 30)},
+        is_ok=call.status in ("ok", ""),
+    )
+
+
+def _token_usage(contents: Sequence[_Content]) -> dict[str, str]:
     """Return the sums over the turns, which MLflow lists beside a trace."""
-    turns = [with_total(each.usage) for each in contents if each.usage]
+    turns = [each.usage for each in contents if each.usage]
     sums = {name: sum(usage[name] for usage in turns) for name in turns[0]} if turns else {}
     return {TraceMetadataKey.TOKEN_USAGE: dump_span_attribute_value(sums)} if sums else {}
 
 
-def _spans(contents: Sequence[SpanContent], trace_id: str, start: int) -> Iterator[Span]:
+def _spans(contents: Sequence[_Content], trace_id: str, start: int) -> Iterator[Span]:
     """Yield the root, its turns, and the calls below the turn that made them."""
-    root = parent = _span_id(trace_id, 0)
+    ids = [digest_of([trace_id, number])[:16] for number in range(len(contents))]
+    turn = ids[0]
     for number, content in enumerate(contents):
-        begin = start + number * TICK
-        if content.kind == SpanType.AGENT:
-            yield _span(trace_id, number, None, content, (start, start + len(contents) * TICK))
-            continue
-        above = root if content.kind == SpanType.CHAT_MODEL else parent
-        yield _span(trace_id, number, above, content, (begin, begin + TICK))
-        parent = _span_id(trace_id, number) if content.kind == SpanType.CHAT_MODEL else parent
-
-
-def _span(trace_id: str, number: int, parent: str | None, content: SpanContent, times: tuple[int, int]) -> Span:
-    usage = {SpanAttributeKey.CHAT_USAGE: with_total(content.usage)} if content.usage else {}
-    attributes = {
-        SpanAttributeKey.REQUEST_ID: trace_id,
-        SpanAttributeKey.SPAN_TYPE: content.kind,
-        SpanAttributeKey.INPUTS: content.inputs if content.kind == SpanType.TOOL else as_written(content.inputs),
-        SpanAttributeKey.OUTPUTS: as_written(content.outputs),
-        **usage,
-        **content.attributes,
-    }
-    return Span.from_dict(
-        {
-            "trace_id": trace_id,
-            "span_id": _span_id(trace_id, number),
-            "parent_span_id": parent,
-            "name": content.name,
-            "start_time_unix_nano": times[0],
-            "end_time_unix_nano": times[1],
-            "status": {"code": "OK" if content.is_ok else "ERROR", "message": ""},
-            "attributes": {key: dump_span_attribute_value(value) for key, value in attributes.items()},
+        is_root, is_call = content.kind == SpanType.AGENT, content.kind == SpanType.TOOL
+        turn = turn if is_call else ids[number]
+        attributes = {
+            SpanAttributeKey.REQUEST_ID: trace_id,
+            SpanAttributeKey.SPAN_TYPE: content.kind,
+            SpanAttributeKey.INPUTS: content.inputs if is_call else as_written(content.inputs),
+            SpanAttributeKey.OUTPUTS: as_written(content.outputs),
+            **({SpanAttributeKey.CHAT_USAGE: content.usage} if content.usage else {}),
+            **content.attributes,
         }
-    )
-
-
-def _span_id(trace_id: str, number: int) -> str:
-    return digest_of([trace_id, number])[:16]
+        begin = start + number * TICK
+        yield Span.from_dict(
+            {
+                "trace_id": trace_id,
+                "span_id": ids[number],
+                "parent_span_id": None if is_root else turn if is_call else ids[0],
+                "name": content.name,
+                "start_time_unix_nano": begin,
+                "end_time_unix_nano": start + len(contents) * TICK if is_root else begin + TICK,
+                "status": {"code": "OK" if content.is_ok else "ERROR", "message": ""},
+                "attributes": {key: dump_span_attribute_value(value) for key, value in attributes.items()},
+            }
+        )

@@ -3,7 +3,6 @@
 Opened at the runs of the present experiment.
 """
 
-import json
 import os
 import signal
 import socket
@@ -11,15 +10,11 @@ import subprocess
 import sys
 import time
 import urllib.request
-from http.client import HTTPException
 from pathlib import Path
 from types import FrameType
-from typing import Any
-from urllib.parse import quote
 
 from dagrpo.core.errors import UserError
-from dagrpo.tracking.store import is_initialised, open_client, require_answer
-from dagrpo.tracking.store_address import artifact_location, tracking_uri, without_user
+from dagrpo.tracking.store import artifact_location, open_client, require_answer, tracking_uri, without_user
 from dagrpo.tracking.sync import try_to_sync
 from dagrpo.tracking.views import VIEW, VIEW_TAG
 from dagrpo.utils.console import waiting
@@ -41,25 +36,28 @@ def serve(port: int) -> None:
     """
     root = Path.cwd()
     uri = tracking_uri(root)
+    artifacts = artifact_location(uri, root)
     require_answer(uri)
-    is_server = artifact_location(uri, root) is None
-    if not is_server:
+    if artifacts is not None:
         _require_free(port)
     if trouble := try_to_sync():  # what MLflow holds is shown all the same
         print(f"Some results are not recorded in MLflow yet: {trouble}", file=sys.stderr)
-    if is_server:
-        _announce(without_user(uri).rstrip("/"))
+    if artifacts is None:
+        print(f"MLflow: {without_user(uri).rstrip('/')}/{_page(uri)}", flush=True)
         return
-    if not is_initialised(uri):
-        open_client(uri)
+    page = _page(uri)
     signal.signal(signal.SIGTERM, _leave)
     log = root / LOG
     log.parent.mkdir(exist_ok=True)
+    place = ("--host", HOST, "--port", str(port), "--default-artifact-root", artifacts)
+    lean = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
+    environment = os.environ | lean | {"MLFLOW_BACKEND_STORE_URI": uri}  # every user can list a command line
     with log.open("wb") as output:
-        server = subprocess.Popen(_command(uri, root, port), env=_environment(uri), stdout=output, stderr=output)
+        command = (sys.executable, "-m", "mlflow", "ui", "--workers", "1", *place)
+        server = subprocess.Popen(command, env=environment, stdout=output, stderr=output)
     try:
         _wait(server, port)
-        _announce(f"http://{HOST}:{port}")
+        print(f"MLflow: http://{HOST}:{port}/{page}", flush=True)
         server.wait()
     except KeyboardInterrupt:
         print()
@@ -67,37 +65,16 @@ def serve(port: int) -> None:
         _stop(server)
 
 
-def address(base: str, experiment: str | None) -> str:
-    """Return the page of an experiment's runs; if it has none, that of the newest experiment; else the front page."""
-    reply = _ask(base, f"get-by-name?experiment_name={quote(experiment)}") if experiment else None
-    if reply is None:
-        newest = _ask(base, "search?max_results=1&order_by=last_update_time%20DESC") or {}
-        reply = {"experiment": experiments[0]} if (experiments := newest.get("experiments")) else None
-    if not reply:
-        return base
-    views = {tag["key"] for tag in reply["experiment"].get("tags", [])}
-    view = f"&viewStateShareKey={VIEW}" if VIEW_TAG in views else ""
-    return f"{base}/#/experiments/{reply['experiment']['experiment_id']}/{RUNS_VIEW}{view}"
-
-
-def _announce(base: str) -> None:
-    print(f"MLflow: {address(base, _experiment_name())}", flush=True)
-
-
-def _experiment_name() -> str | None:
+def _page(uri: str) -> str:
+    """Return the page of the runs of the experiment of params.yaml, or of the newest one; else the front page."""
     try:
-        return str(read_yaml(PARAMS)["experiment"]["name"])
-    except (UserError, KeyError, TypeError):  # a params.yaml under repair is no reason not to look at runs
-        return None
-
-
-def _ask(base: str, question: str) -> dict[str, Any] | None:
-    try:
-        with urllib.request.urlopen(f"{base}/api/2.0/mlflow/experiments/{question}", timeout=START_SECONDS) as answer:
-            reply: dict[str, Any] = json.load(answer)
-            return reply
-    except (OSError, HTTPException, ValueError):  # no such experiment, or the server is not MLflow
-        return None
+        client = open_client(uri)
+        experiment = client.get_experiment_by_name(str(read_yaml(PARAMS)["experiment"]["name"]))
+        experiment = experiment or client.search_experiments(max_results=1, order_by=["last_update_time DESC"])[0]
+    except Exception:  # noqa: BLE001  a params.yaml under repair or a server's refusal is no reason not to look at runs
+        return ""
+    view = f"&viewStateShareKey={VIEW}" if VIEW_TAG in experiment.tags else ""
+    return f"#/experiments/{experiment.experiment_id}/{RUNS_VIEW}{view}"
 
 
 def _require_free(port: int) -> None:
@@ -107,17 +84,6 @@ def _require_free(port: int) -> None:
             probe.bind((HOST, port))
         except (OSError, OverflowError) as error:
             raise UserError(f"Port {port} on {HOST} cannot be used ({error}): choose another with --port.") from None
-
-
-def _command(uri: str, root: Path, port: int) -> list[str]:
-    artifacts = ["--default-artifact-root", str(artifact_location(uri, root))]
-    return [sys.executable, "-m", "mlflow", "ui", "--workers", "1", "--host", HOST, "--port", str(port), *artifacts]
-
-
-def _environment(uri: str) -> dict[str, str]:
-    """Return the environment with the address, which may hold a password: every user can list a command line."""
-    lean = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
-    return os.environ | lean | {"MLFLOW_BACKEND_STORE_URI": uri}
 
 
 def _wait(server: "subprocess.Popen[bytes]", port: int) -> None:

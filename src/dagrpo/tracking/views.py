@@ -1,7 +1,7 @@
 """Columns of MLflow's list of runs, and the first of its charts.
 
 By default MLflow shows no score, and each column has 100 pixels, so that the headings of all scores of a task are cut to the same
-text; its first charts are those of the alphabet, a bar for each score. A shared view alone changes that, and MLflow says above the
+text; its first charts are those of the alphabet, a bar for each score. Only a shared view changes that, and MLflow says above the
 list that it is one.
 """
 
@@ -35,12 +35,9 @@ def experiment_tags(figures: Iterable[str], varied: Iterable[str] = ()) -> dict[
         MODELS,
         "tags.`git.commit`",
     ]
-    held_out = [
-        f"held_out{name.removeprefix('eval').removesuffix('_base')}"
-        for name in figures
-        if name.endswith("/greedy_base")
-    ]
-    return {KIND_TAG: KIND, VIEW_TAG: json.dumps(_state(columns) | _charts([*held_out, *CURVES]))}
+    greedy = [name.removeprefix("eval").removesuffix("_base") for name in figures if name.endswith("/greedy_base")]
+    curves = [*(f"held_out{name}" for name in greedy), *CURVES]
+    return {KIND_TAG: KIND, VIEW_TAG: json.dumps(_state(columns) | _charts(curves))}
 
 
 def _place(figure: str) -> tuple[str, int]:
@@ -49,14 +46,10 @@ def _place(figure: str) -> tuple[str, int]:
     return score, POLICIES.index(policy) if policy in POLICIES else len(POLICIES)
 
 
-def _width(column: str) -> int:
-    """Return a column's pixels: `metrics.`eval/gsm8k/greedy_base`` has the heading eval/gsm8k/greedy_base."""
-    heading = column.partition("`")[2].rstrip("`")
-    return PIXELS_BESIDE + PIXELS_PER_CHARACTER * len(heading)
-
-
 def _state(columns: list[str]) -> dict[str, Any]:
     """Return a shared view's state as MLflow stores it."""
+    headings = {column: column.partition("`")[2].rstrip("`") for column in columns}  # metrics.`eval/gsm8k/greedy_base`
+    widths = {column: PIXELS_BESIDE + PIXELS_PER_CHARACTER * len(heading) for column, heading in headings.items()}
     return {
         "searchFilter": "",
         "orderByKey": "attributes.start_time",
@@ -67,7 +60,7 @@ def _state(columns: list[str]) -> dict[str, Any]:
         "modelVersionFilter": "All Runs",
         "selectedColumns": columns,
         "columnOrder": columns,
-        "columnWidths": {column: _width(column) for column in columns} | {MODELS: PIXELS_OF_MODELS},
+        "columnWidths": widths | {MODELS: PIXELS_OF_MODELS},
         "runsExpanded": {},
         "runsPinned": [],
         "runsHidden": [],

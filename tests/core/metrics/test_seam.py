@@ -85,7 +85,7 @@ def test_a_defined_metric_is_in_dvc_plots_glossary_mlflow_and_docs(
     )
     log = tmp_path / "sft.log"
     Curve(log).add(1, {"policy/spread_of_weights": 2.0, "policy/of_a_plug_in": 1.0})
-    rows = contents_of(execution(stage_record("sft"), log=log, started=0, ended=10**15)).tables["metrics"].to_pylist()
+    rows = contents_of(execution(stage_record("sft"), log=log, started=0, ended=10**15)).tables["metrics"]
     meaning = {"meaning": "Largest weight over the smallest.", "unit": "ratio", "better": "lower"}
     assert rows == [{"metric": "policy/spread_of_weights", **meaning}]
     page = with_tables(PAGE + HEADINGS)
