@@ -1,6 +1,7 @@
 """A policy is one model, an output of what made it and an input of what reads it, however often and in whatever order that is told."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from tests.tracking.test_traces import TABLE, traces_in
 from dagrpo.report.attempt import attempts_of
 from dagrpo.tracking.execution import checkpoints_in
 from dagrpo.tracking.parents import NOTE
-from dagrpo.tracking.read import Contents
+from dagrpo.tracking.read import Contents, contents_of
 from dagrpo.tracking.store import open_client, tracking_uri
 from dagrpo.utils.files import write_json
 
@@ -46,8 +47,10 @@ def score(project: Path) -> None:
     provenance.parent.mkdir(parents=True, exist_ok=True)
     write_json(provenance, {"inputs": {EXPORTED: DIGESTS[EXPORTED], **TEST, "src/dagrpo/utils/files.py": "f" * 64}})
     record = stage_record("score", inputs={COMPLETIONS: "c" * 64}, outputs=[f"{RUN}/eval/gsm8k/trained/scores.json"])
-    contents = Contents(traces=[attempts_of(TABLE.drop_columns(["step"]), range(1))])
-    write(project, execution(record, configuration=CONFIGURATION), contents)
+    made = execution(record, configuration=CONFIGURATION)
+    contents = contents_of(replace(made, status="FAILED"))  # without figures
+    contents.traces.append(attempts_of(TABLE.drop_columns(["step"]), range(1)))
+    write(project, made, contents)
 
 
 def links(project: Path) -> dict[str, Any]:

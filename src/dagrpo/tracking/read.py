@@ -1,4 +1,4 @@
-"""Contents of an execution's MLflow run, read from its outputs and ready to be written."""
+"""Contents of an execution's MLflow run, read from its outputs."""
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -67,17 +67,13 @@ def contents_of(execution: Execution) -> Contents:
 
     For an unfinished execution: the curve so far.
     """
-    contents = Contents()
+    tests = {path: digest for path, digest in execution.behind.items() if Path(path).stem == "test"}
+    contents = Contents(data_sets=[_data_set(path, digest, "evaluation") for path, digest in tests.items()])
     if execution.status != "FINISHED":
         contents.steps += _curve_of(execution)
     else:
         READERS.get(execution.stage, _sft)(execution, contents)
     return contents
-
-
-def tests_in(digests: Mapping[str, str]) -> list[DatasetInput]:
-    """Return the test splits among {path: sha256}."""
-    return [_data_set(path, digest, "evaluation") for path, digest in digests.items() if Path(path).stem == "test"]
 
 
 def _data_set(name: str, digest: str, context: str) -> DatasetInput:

@@ -1,4 +1,7 @@
-"""Recording of executions in MLflow, whose import takes seconds. Every write can be repeated."""
+"""Recording of executions in MLflow, whose import takes seconds.
+
+Every write can be repeated.
+"""
 
 import json
 import logging
@@ -33,7 +36,7 @@ from dagrpo.tracking.parents import (
     settle_parents,
     varied_parameters,
 )
-from dagrpo.tracking.read import Contents, contents_of, tests_in
+from dagrpo.tracking.read import Contents, contents_of
 from dagrpo.tracking.runs import PARENT, Run, Runs, open_experiment
 from dagrpo.tracking.store import open_client, trouble_of_store
 from dagrpo.tracking.summaries import Summary
@@ -155,7 +158,7 @@ def _write_contents(target: Target, contents: Contents) -> None:
     policy = None
     with optional("policies"):
         policy = input_policy(target.runs, target.parent, target.execution)
-    run.read([*contents.data_sets, *tests_in(target.execution.behind)], [policy] if policy else [])
+    run.read(contents.data_sets, [policy] if policy else [])
     with optional("traces"):
         _write_traces(target, contents.traces, policy)
     with optional("policies"):

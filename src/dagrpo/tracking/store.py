@@ -1,4 +1,4 @@
-"""Store of runs: the embedded database, or MLFLOW_TRACKING_URI's; its address also as it may be shown.
+"""Store of runs: the embedded database, or MLFLOW_TRACKING_URI's.
 
 Checking it needs no MLflow; opening it imports MLflow, which takes seconds, so a stage only ever checks.
 """
