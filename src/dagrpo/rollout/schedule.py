@@ -49,7 +49,11 @@ def attempts_at(prompts: Sequence[Prompt], sampling: Sampling, seed_of: SeedOf) 
 
 
 async def in_lockstep(
-    attempts: Sequence[Attempt], sampling: Sampling, engine: RolloutEngine, agent: OpenAgent, on_batch: OnBatch
+    attempts: Sequence[Attempt],
+    sampling: Sampling,
+    engine: RolloutEngine,
+    agent: OpenAgent,
+    on_batch: OnBatch = lambda trajectories: None,
 ) -> list[Trajectory]:
     """Make the attempts batch by batch; within a batch, the next turns of all unfinished attempts are one request, a wave."""
     size = sampling.batch_size or max(len(attempts), 1)
