@@ -72,5 +72,5 @@ def test_words_that_cannot_name_a_file_are_no_code(monkeypatch: pytest.MonkeyPat
 
 def test_an_edit_to_the_program_is_other_code() -> None:
     before = code_digest(code_files(parse(PROGRAM), all_stages()["train"]))
-    Path("agent.py").write_text("# edited\n")
+    Path("agent.py").write_text("edited = 1\n")
     assert code_digest(code_files(parse(PROGRAM), all_stages()["train"])) != before

@@ -16,7 +16,8 @@ def run_stage(
     stage: str, params: Mapping[str, Any], inputs: Sequence[str], outputs: Sequence[str], *, experiment: str = "e"
 ) -> None:
     """In the working directory. inputs and outputs: NAME=PATH. SystemExit as the frame raises it."""
-    write_json(Path("job.json"), {"stage": stage, "params": params, "code": []})
+    write_json(Path("job.json"), {"stage": stage, "params": params, "code": "code"})
+    write_json(Path("code.json"), {})
     write_json(Path("runtime.json"), Runtime().model_dump())
     options = ["--job=job.json", "--runtime=runtime.json", f"--experiment={experiment}", f"--log=logs/{stage}.log"]
     files = [*(f"--input={pair}" for pair in inputs), *(f"--output={pair}" for pair in outputs)]

@@ -76,7 +76,8 @@ def _options(
     given = Path("data", experiment, "train.parquet")
     given.parent.mkdir(parents=True, exist_ok=True)
     given.write_text(split)
-    write_json(Path("job.json"), {"stage": "sft", "params": params, "code": []})
+    write_json(Path("job.json"), {"stage": "sft", "params": params, "code": "code"})
+    write_json(Path("code.json"), {})
     write_json(Path("runtime.json"), Runtime.model_validate(runtime).model_dump())
     folder = f"results/{experiment}/runs/seed_{seed}"
     files = [f"policy={folder}/policy/manifest.json", f"metrics={folder}/metrics.parquet"]

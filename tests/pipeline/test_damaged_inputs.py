@@ -40,7 +40,8 @@ def _run(error: Exception | None) -> None:
             raise error
         job.output("result").write_text("made")
 
-    write_json(Path("job.json"), {"stage": "probe", "params": {}, "code": []})
+    write_json(Path("job.json"), {"stage": "probe", "params": {}, "code": "code"})
+    write_json(Path("code.json"), {})
     write_json(Path("runtime.json"), Runtime().model_dump())
     own = ["--job=job.json", "--runtime=runtime.json", "--experiment=e", "--log=logs/x.log"]
     files = [f"--input=model={MANIFEST}", "--output=result=result.txt", "--output=provenance=provenance.json"]

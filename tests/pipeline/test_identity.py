@@ -10,7 +10,7 @@ from dagrpo.config.places import PACKAGES, ROOT
 from dagrpo.config.schema import Params, parse
 from dagrpo.core.errors import UserError
 from dagrpo.pipeline import identity
-from dagrpo.pipeline.identity import WITHOUT_EFFECT, code_digest, code_of
+from dagrpo.pipeline.identity import WITHOUT_EFFECT, code_digest, code_of, digest_of_code
 from dagrpo.pipeline.job_files import code_files
 from dagrpo.pipeline.stages import all_stages
 from dagrpo.utils.files import sha256_of, write_json
@@ -74,6 +74,46 @@ def test_an_edit_changes_the_digest_and_an_edit_elsewhere_does_not(lab: Path) ->
     assert code_digest(files) == first
     (lab / "deep.py").write_text("VALUE = 3\n")
     assert code_digest(files) != first
+
+
+OWN, USERS = "src/dagrpo/core/some.py", "/home/user/some.py"
+BEFORE = 'def call(tool: str) -> int:\n    """Ask."""\n    return f"{tool}!"\n'
+
+
+@pytest.mark.parametrize(
+    ("after", "of_own", "of_users"),
+    [
+        (BEFORE, False, False),
+        (f"# Why.\n\n{BEFORE}  # How.\n", False, False),
+        (BEFORE.replace("(tool: str)", "(\n    tool: str,\n)"), False, False),
+        (BEFORE.replace("Ask", "Return"), False, True),  # the description of a tool
+        (BEFORE.replace('    """Ask."""\n', ""), False, True),
+        (BEFORE.replace(": str", ": bytes").replace("int", "float"), False, True),  # its schema
+        (BEFORE.replace("return", 'return "b" +'), True, True),
+        (BEFORE.replace("!", "?"), True, True),
+        (BEFORE.replace("(tool: str)", "(tool: str = 'a')"), True, True),
+        (f"assert True\n{BEFORE}", True, True),
+        (f"class Row:\n    field: int\n{BEFORE}", True, True),
+        ("def (", True, True),
+    ],
+)
+def test_what_cannot_change_a_result_is_not_part_of_the_digest(after: str, of_own: bool, of_users: bool) -> None:
+    changed = [digest_of_code(file, after.encode()) != digest_of_code(file, BEFORE.encode()) for file in (OWN, USERS)]
+    assert changed == [of_own, of_users]
+
+
+def test_the_type_of_a_field_is_part_of_the_digest() -> None:
+    digests = {digest_of_code(OWN, f"class Row:\n    field: {name}\n".encode()) for name in ("int", "str", "'str'")}
+    assert len(digests) == 3
+
+
+def test_a_long_chain_of_branches_has_one_digest_at_any_depth_of_calls() -> None:
+    chain = "if x == 0:\n    pass\n" + "".join(f"elif x == {number}:\n    pass\n" for number in range(900))
+
+    def deep(levels: int) -> str:
+        return digest_of_code(OWN, chain.encode()) if levels == 0 else deep(levels - 1)
+
+    assert deep(0) == deep(600) != digest_of_code(OWN, chain.replace("899", "900").encode())
 
 
 def test_a_folder_without_an_init_file_has_code_too(lab: Path) -> None:

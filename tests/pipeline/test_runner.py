@@ -39,7 +39,8 @@ def _copy(job: Job) -> None:
 def _run(work: Callable[[Job], None] = _copy, *more: str, steps: int = 7, **runtime: Any) -> dict[str, Any]:
     """Run a stage that reads section sft; what its provenance says."""
     stage = Stage(name="sft", work=work, reads=("sft",), extends=("sft.steps",))
-    write_json(Path("job.json"), {"stage": "sft", "params": {"sft": {"steps": steps, "batch_size": 4}}, "code": []})
+    write_json(Path("job.json"), {"stage": "sft", "params": {"sft": {"steps": steps, "batch_size": 4}}, "code": "code"})
+    write_json(Path("code.json"), {})
     write_json(Path("runtime.json"), Runtime.model_validate(runtime).model_dump())
     arguments = ["--experiment=e", "--seed=3", "--job=job.json", "--runtime=runtime.json", "--log=logs/x.log"]
     files = ["--input=source=in.txt", "--output=result=out/result.txt", "--output=provenance=out/provenance.json"]

@@ -77,7 +77,8 @@ def _run(
     manifest = Path(f"results/{experiment}/runs/seed_{seed}/sft.txt")
     manifest.parent.mkdir(parents=True, exist_ok=True)
     manifest.write_text(model)
-    write_json(Path("job.json"), {"stage": "sample", "params": {}, "code": []})
+    write_json(Path("job.json"), {"stage": "sample", "params": {}, "code": "code"})
+    write_json(Path("code.json"), {})
     write_json(Path("runtime.json"), Runtime.model_validate({"reuse": reuse}).model_dump())
     files = [f"--input=model={manifest}"]
     for task in tasks:

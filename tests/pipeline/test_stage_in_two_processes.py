@@ -23,7 +23,8 @@ RUNTIME = {"sft": {"processes": 2}}
 
 def _start(inputs: Path, folder: Path) -> "subprocess.Popen[str]":
     shutil.copytree(inputs, folder)
-    write_json(folder / "job.json", {"stage": "sft", "params": PARAMS, "code": []})
+    write_json(folder / "job.json", {"stage": "sft", "params": PARAMS, "code": "code"})
+    write_json(folder / "code.json", {})
     write_json(folder / "runtime.json", RUNTIME)
     options = ["--job", "job.json", "--runtime", "runtime.json", "--experiment", "e", "--seed", "3"]
     options += [word for option, values in FILES.items() for value in values for word in (option, value)]

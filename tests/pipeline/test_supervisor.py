@@ -66,7 +66,8 @@ def command(tmp_path: Path) -> list[str]:
 
 
 def _run(command: list[str], folder: Path, behaviour: str, **environment: str) -> subprocess.Popen[str]:
-    (folder / "job.json").write_text(json.dumps({"stage": "probe", "params": {"behaviour": behaviour}, "code": []}))
+    (folder / "job.json").write_text(json.dumps({"stage": "probe", "params": {"behaviour": behaviour}, "code": "code"}))
+    (folder / "code.json").write_text("{}")
     return subprocess.Popen(
         command,
         cwd=folder,

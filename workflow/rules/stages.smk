@@ -8,7 +8,6 @@ for stage in experiments.rules:
         input:
             **stage.inputs,
             script=stage.script,
-            code=stage.code,
         output:
             **stage.outputs,
         log:

@@ -1,17 +1,19 @@
 """Code that a stage's result depends on: imports and selected plug-ins.
 
-An edit to one of those files runs the stage again; an edit to anything else does not. Imports are read from the source
-(ast), inside functions too but not those for type checkers alone, and nothing is imported for it. Plug-ins are found by
-name while a stage runs, so no import leads to them: they count only if the parameters name them. A template or script
-beside a file that spells its name is code, too. Of libraries, the packages of this project count.
+An edit to one of those files runs the stage again; an edit to anything else does not, nor does one that cannot change a result:
+to comments and layout, and in this project's own code also to docstrings and to annotations of functions. Imports are read
+from the source (ast), inside functions too but not those for type checkers alone, and nothing is imported for it. Plug-ins
+are found by name while a stage runs, so no import leads to them: they count only if the parameters name them. A template or
+script beside a file that spells its name is code, too. Of libraries, the packages of this project count.
 """
 
 import ast
+import hashlib
 import importlib.util
 import json
 import re
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -39,13 +41,15 @@ WITHOUT_EFFECT = (
     "dagrpo.utils.run_info",
     "dagrpo.utils.watchdog",
 )
-# Imports of each module and the digest of its file, written here: to parse all of them would take a second of every start.
+# Imports and digests of each file, written here: to parse all of them would take seconds of every start.
 PARSED = Path(".state/imports.json")
+_OWN = ("src/dagrpo/", "packages/")  # starts of the names of this project's files: nothing reads their docstrings
 STAGES = "dagrpo.pipeline.stages"  # the one part of these whose code is a stage's own
 _NAMED_BESIDE = re.compile(
     r"""["']([\w-][\w.-]*\.(?:j2|js|yaml|py))["']"""
 )  # a text with the name of such a file, and nothing else
 _NAMED_MODULE = re.compile(r"""["'](dagrpo\w*(?:\.\w+)+)["']""")  # such as what python -m runs
+_DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 _OF_STATEMENTS = ("body", "orelse", "handlers", "finalbody", "cases")  # the fields of a node that hold statements
 
 
@@ -60,18 +64,84 @@ def code_of(start: str, plugins: Iterable[str] = (), files: Iterable[Path] = ())
 
 @cache
 def _modules_of(start: str, plugins: tuple[str, ...]) -> frozenset[str]:
+    with _remembering():
+        return frozenset(map(_name, _files((start, *plugins))))
+
+
+@contextmanager
+def _remembering() -> Iterator[None]:
+    """Write what is parsed inside the block to PARSED."""
     parsed = _parsed_before()
     before = dict(parsed)
-    found = frozenset(map(_name, _files((start, *plugins))))
+    yield
     if parsed != before:
         with suppress(OSError, UserError):  # a folder that cannot be written costs time alone
             write_json(PARSED, {"parser": sha256_of(Path(__file__)), "modules": parsed})
-    return found
 
 
 def code_digest(files: Iterable[str]) -> str:
-    """Return one digest of the content of `code_of`."""
-    return digest_of({file: sha256_of(place_of(file)) for file in files})
+    """Return one digest of `code_digests`."""
+    return digest_of(code_digests(files))
+
+
+def code_digests(files: Iterable[str]) -> dict[str, str]:
+    """Return the digest of each file of code that is here."""
+    with _remembering():
+        return {file: _digest(file) for file in files if place_of(file).is_file()}
+
+
+def _digest(file: str) -> str:
+    content, parsed = place_of(file).read_bytes(), _parsed_before()
+    digest = hashlib.sha256(content).hexdigest()
+    if parsed.get(file, {}).get("digest") != digest:
+        parsed[file] = {"digest": digest, "code": digest_of_code(file, content)}
+    return str(parsed[file]["code"])
+
+
+def digest_of_code(file: str, content: bytes) -> str:
+    """Return the sha256 of what a file's content means: of Python its syntax tree; of other content its bytes."""
+    if file.endswith(".py"):
+        with suppress(SyntaxError, ValueError):
+            content = _text(ast.parse(content), own=file.startswith(_OWN)).encode()
+    return hashlib.sha256(content).hexdigest()
+
+
+def _text(tree: ast.AST, *, own: bool) -> str:
+    """Return a syntax tree as text without positions, the same with every version of Python that has these nodes."""
+    written: list[str] = []
+    waiting: list[Any] = [tree]
+    while waiting:  # no recursion: a chain of elif is as deep as it is long
+        node = waiting.pop()
+        if isinstance(node, _Mark):
+            written.append(node)
+        elif isinstance(node, list):
+            waiting += [_Mark("]"), *reversed(node), _Mark("[")]
+        elif isinstance(node, ast.AST):
+            waiting.append(_Mark(")"))
+            for name, value in reversed(_fields(node, own=own)):
+                waiting += [value, _Mark(f"{name}=")]
+            waiting.append(_Mark(f"{type(node).__name__}("))
+        else:
+            written.append(f"{node!r},")
+    return "".join(written)
+
+
+class _Mark(str):
+    """A piece of the text of a tree, which is no constant of it."""
+
+    __slots__ = ()
+
+
+def _fields(node: ast.AST, *, own: bool) -> list[tuple[str, Any]]:
+    """Return the fields of a node with their values, without those that are empty or, in our own code, read by nothing."""
+    fields: dict[str, Any] = {name: getattr(node, name, None) for name in node._fields}
+    if own and isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        del fields["returns"]
+    if own and isinstance(node, ast.arg):  # the types of a class's fields are read
+        del fields["annotation"]
+    if own and isinstance(node, _DOCUMENTED) and ast.get_docstring(node, clean=False) is not None:
+        fields["body"] = fields["body"][1:]
+    return [(name, value) for name, value in fields.items() if value is not None and value != []]
 
 
 def _files(starts: tuple[str, ...]) -> set[Path]:

@@ -14,12 +14,12 @@ from dagrpo.config.schema import Params, all_keys
 from dagrpo.config.selection import named_code, selected_modules
 from dagrpo.core.errors import UserError, nearest
 from dagrpo.pipeline.declaration import RAW, Needs, Stage, names_in, patterns_of
-from dagrpo.pipeline.identity import code_of
-from dagrpo.utils.files import digest_of, json_text, write_json
+from dagrpo.pipeline.identity import code_digests, code_of
+from dagrpo.utils.files import digest_of, json_text, read_object, write_json
 from dagrpo.utils.manifest import MANIFEST, listed_files
 
 JOBS = Path(".state/jobs")
-NOT_DATA = frozenset({"script", "code"})
+NOT_DATA = frozenset({"script"})
 
 
 def own_params(params: Params, stage: Stage) -> dict[str, Any]:
@@ -65,9 +65,18 @@ def tasks_of(params: Params, stage: Stage) -> list[str]:
 
 
 def job_file(params: Params, stage: Stage) -> str:
-    """Return the path of the stage's parameters and code list, and write the file if it is missing."""
-    content = {"stage": stage.name, "params": own_params(params, stage), "code": code_files(params, stage)}
-    return _file(stage.name, content)
+    """Return the path of the stage's parameters and code, and write the file if it is missing. Another edit is another path."""
+    code = _file("code", code_digests(code_files(params, stage)))
+    return _file(stage.name, {"stage": stage.name, "params": own_params(params, stage), "code": Path(code).stem})
+
+
+def recorded_code(code: str) -> dict[str, str] | None:
+    """Return the digests of the files with one digest `code`; None if no job was planned here with that code."""
+    try:
+        files: dict[str, str] = read_object(JOBS / f"code-{code[:16]}.json")
+    except UserError:
+        return None
+    return files if digest_of(files) == code else None
 
 
 def runtime_file(params: Params) -> str:

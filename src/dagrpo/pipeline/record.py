@@ -113,7 +113,7 @@ def record_of(stage: Stage, options: argparse.Namespace) -> dict[str, Any]:
         "seed": options.seed,
         "job": options.job.stem,
         "params": job["params"],
-        "code": code_digest(job["code"]),
+        "code": code_digest(declared(options.job.with_name(f"{job['code']}.json"))),
         "environment": environment(on_gpu=bool(stage.needs(runtime).gpus), packages=packages),
         "inputs": digests,
     }

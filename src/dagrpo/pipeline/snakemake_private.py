@@ -15,9 +15,8 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-from dagrpo.config.places import SCRIPT, name_of
 from dagrpo.core.errors import UserError
-from dagrpo.utils.files import digest_of, read_object, read_text, write_json
+from dagrpo.utils.files import read_object, read_text, write_json
 from dagrpo.utils.provenance import TOPS
 
 RECORDS = Path(".snakemake/metadata")  # a file of JSON for each output: how it was made
@@ -215,14 +214,3 @@ def runs_jobs() -> bool:
     """Return True if this is a `snakemake` command that may run jobs."""
     given = options()
     return given is not None and not any(getattr(given, name, None) for name in WITHOUT_JOBS)
-
-
-def code_recorded(provenance: Path, code: str, inputs: Mapping[str, str]) -> dict[str, str] | None:
-    """Return the digests of a stage's code by Snakemake's record; None if that is missing or of another execution than `code`."""
-    recorded = recorded_digests(provenance)
-    if recorded is None:
-        return None
-    data = {*inputs, *(path for path in recorded if path.partition("/")[0] in TOPS)}  # of all parts of its job
-    files = {name_of(Path(path)): digest for path, digest in recorded.items() if path not in data}
-    files.pop(SCRIPT, None)
-    return files if digest_of(files) == code else None

@@ -11,6 +11,7 @@ from dagrpo.config.overlay import merged
 from dagrpo.config.schema import Params, parse
 from dagrpo.core.errors import UserError
 from dagrpo.pipeline.crate.reading import Crate, Recorded
+from dagrpo.pipeline.identity import code_digests
 from dagrpo.utils.files import sha256_of
 
 PLACE = Path("their.crate")
@@ -165,7 +166,7 @@ def own_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_ones_own_code_runs_if_it_is_the_same(own_code: Path) -> None:
-    crate = _crate(KINDS["reward"]("lab_of_mine_xyz:digits"), {own_code.name: sha256_of(own_code)})
+    crate = _crate(KINDS["reward"]("lab_of_mine_xyz:digits"), code_digests([own_code.name]))
     assert "lab_of_mine_xyz:digits" in parameters(crate, PLACE, Params(), ()).reward.components
 
 

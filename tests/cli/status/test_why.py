@@ -1,6 +1,5 @@
 """`dagrpo status --why`: the changes of the stage that makes a file, and of the stages before it."""
 
-import hashlib
 import json
 from pathlib import Path
 
@@ -10,9 +9,10 @@ from typer.testing import CliRunner
 
 from dagrpo.cli.application import app
 from dagrpo.cli.status.why import explain
-from dagrpo.config.places import ROOT, place_of
+from dagrpo.config.places import ROOT
 from dagrpo.core.errors import UserError
 from dagrpo.pipeline.changes import changes
+from dagrpo.pipeline.identity import digest_of_code
 from dagrpo.pipeline.snakemake_private import record_unfinished
 
 
@@ -53,16 +53,15 @@ def test_the_stages_before_are_told_in_the_order_of_the_pipeline(made_up: Projec
 def test_the_lines_of_code_that_changed_are_shown(made_up: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     file = "src/dagrpo/pipeline/stages/score.py"
     now = (ROOT / file).read_text()
-    then = now.replace(now.splitlines()[0], '"""Something else."""', 1)
-    digest = hashlib.sha256(then.encode()).hexdigest()
+    then = f"VALUE = 1\n{now}"
+    digest = digest_of_code(file, then.encode())
     monkeypatch.setattr(
-        changes, "_text_of", lambda place, wanted: then if (place, wanted) == (place_of(file), digest) else None
+        changes, "_git", lambda place, *arguments: b"c0ffee" if arguments[0] == "log" else then.encode()
     )
     made_up.change_code("score", file, digest)
     shown = text(made_up.provenance("score").parent / "scores.json")
     assert f"code: {file} has changed" in shown
-    assert 'line 1: - """Something else."""' in shown
-    assert f"line 1: + {now.splitlines()[0]}" in shown
+    assert "line 1: - VALUE = 1" in shown
 
 
 def test_a_job_that_was_killed_is_told(made_up: Project) -> None:

@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from dagrpo.config import documents
-from dagrpo.config.places import ROOT
 from dagrpo.config.schema import Params
 from dagrpo.pipeline.changes.executions import stage_and_seed
 from dagrpo.pipeline.dag import PlannedJob, planned_jobs
 from dagrpo.pipeline.identity import code_digest
-from dagrpo.pipeline.job_files import code_files, job_file, own_params
+from dagrpo.pipeline.job_files import JOBS, code_files, job_file, own_params, recorded_code
 from dagrpo.pipeline.snakemake_private import record_finished
 from dagrpo.pipeline.stages import all_stages
 from dagrpo.utils.files import digest_of, read_json, sha256_of, write_json, write_text
@@ -55,9 +54,9 @@ class Project:
         """As if a file of the stage's code had had another digest when the stage ran."""
         provenance = self.provenance(stage)
         record = read_json(provenance)
-        then = _code_digests(self.params, stage) | {file: digest}
-        write_json(provenance, record | {"code": digest_of(then)})
-        note_for_snakemake(provenance, record["inputs"] | then)
+        code = digest_of(then := (recorded_code(record["code"]) or {}) | {file: digest})
+        write_json(JOBS / f"code-{code[:16]}.json", then)
+        write_json(provenance, record | {"code": code})
 
 
 def make_project(root: Path) -> Project:
@@ -96,7 +95,7 @@ def _make(params: Params, job: PlannedJob) -> None:
         "outputs": {str(path): sha256_of(path) for path in outputs},
     }
     write_json(provenance, record)
-    note_for_snakemake(provenance, digests | _code_digests(params, name))
+    note_for_snakemake(provenance, digests)
 
 
 def _write(output: Path) -> None:
@@ -110,10 +109,6 @@ def _write(output: Path) -> None:
         write_json(output, {"raw": {}, "source": "generator", "revision": None})
     else:
         write_text(output, str(output))
-
-
-def _code_digests(params: Params, stage: str) -> dict[str, str]:
-    return {file: sha256_of(ROOT / file) for file in code_files(params, all_stages()[stage])}
 
 
 def note_for_snakemake(provenance: Path, digests: Mapping[str, str]) -> None:

@@ -1,6 +1,5 @@
 """What has changed since a stage ran is found by its records: outputs, parameters, inputs and code, and nothing else."""
 
-import hashlib
 import subprocess
 from pathlib import Path
 
@@ -10,6 +9,7 @@ from tests.pipeline.changes.made_up import Project
 from dagrpo.pipeline.changes.changes import Change, Changes, Kind, changed_lines
 from dagrpo.pipeline.changes.executions import maker_of, read_record
 from dagrpo.pipeline.changes.today import Today
+from dagrpo.pipeline.identity import digest_of_code
 
 
 def changes(project: Project, stage: str) -> list[Change]:
@@ -52,15 +52,15 @@ def test_a_file_in_a_checkpoint_with_other_bytes_of_the_same_size_is_seen(made_u
     assert [str(each) for each in changes(made_up, "sft")] == [f"{content} was changed after it was made"]
 
 
-def test_the_file_of_code_that_changed_is_named_where_snakemake_has_its_digest(made_up: Project) -> None:
+def test_the_file_of_code_that_changed_is_named_where_a_job_was_planned_with_it(made_up: Project) -> None:
     made_up.change_code("score", "src/dagrpo/pipeline/stages/score.py", "0" * 64)
     assert [str(each) for each in changes(made_up, "score")] == ["src/dagrpo/pipeline/stages/score.py has changed"]
 
 
-def test_without_snakemakes_record_the_code_as_a_whole_is_named(made_up: Project) -> None:
+def test_in_another_clone_the_code_as_a_whole_is_named(made_up: Project) -> None:
     made_up.change_code("score", "src/dagrpo/pipeline/stages/score.py", "0" * 64)
-    for record in Path(".snakemake/metadata").iterdir():
-        record.unlink()
+    for file in Path(".state/jobs").glob("code-*"):
+        file.unlink()
     assert [str(each) for each in changes(made_up, "score")] == ["the code of the stage has changed"]
 
 
@@ -91,6 +91,6 @@ def test_lines_that_changed_are_found_in_git_by_the_digest_of_the_file(
         subprocess.run([*git, "add", "loss.py"], check=True)
         subprocess.run([*git, "commit", "-qm", "c"], check=True)
     file.write_text("a = 1\nb = 4\nc = 5\n")
-    old = hashlib.sha256(texts[0].encode()).hexdigest()
+    old = digest_of_code("loss.py", texts[0].encode())
     assert changed_lines("loss.py", old) == ["2: - b = 2", "2: + b = 4", "3: + c = 5"]
     assert changed_lines("loss.py", "0" * 64) == []

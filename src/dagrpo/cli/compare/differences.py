@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from dagrpo.config.overlay import flat
 from dagrpo.pipeline import dag
 from dagrpo.pipeline.changes.executions import ExecutionRecord, all_records
+from dagrpo.pipeline.job_files import recorded_code
 from dagrpo.pipeline.record import in_any_experiment
-from dagrpo.pipeline.snakemake_private import code_recorded
 from dagrpo.utils.files import canonical_json
 
 RUNTIME = "runtime"
@@ -105,4 +105,4 @@ def _with_files(facts: Sequence[Facts], records: Sequence[Sequence[ExecutionReco
 
 def _files_of(records: Sequence[ExecutionRecord], stage: str) -> Mapping[str, str] | None:
     each = next((each for each in records if each.stage == stage), None)
-    return None if each is None else code_recorded(each.provenance, each.code, each.inputs)
+    return None if each is None else recorded_code(each.code)

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from dagrpo.config.overlay import flat
-from dagrpo.pipeline.changes.changes import digests_now
 from dagrpo.pipeline.changes.executions import ExecutionRecord, named
 from dagrpo.pipeline.crate.reading import Crate, Recorded
+from dagrpo.pipeline.identity import code_digests
 from dagrpo.pipeline.record import in_any_experiment
 from dagrpo.pipeline.stages.report import STAGE as REPORT
 from dagrpo.utils.file_names import is_below
@@ -113,7 +113,7 @@ def _reasons(crate: Crate, then: Recorded, now: ExecutionRecord) -> Iterator[str
 
 
 def _code(then: Mapping[str, str]) -> str:
-    now = digests_now([file for file in then if is_below(file)])  # a crate is not trusted with other places
+    now = code_digests([file for file in then if is_below(file)])  # a crate is not trusted with other places
     changed = [file for file, digest in then.items() if now.get(file) != digest]
     if not changed:
         return "the code of the stage"

@@ -15,11 +15,10 @@ from dagrpo.core.escape import brief, one_line
 from dagrpo.core.user_code import only_modules
 from dagrpo.pipeline.crate.finished import recorded_params
 from dagrpo.pipeline.crate.reading import Crate
-from dagrpo.pipeline.identity import code_of
+from dagrpo.pipeline.identity import code_digests, code_of
 from dagrpo.pipeline.validation import parse_with_tasks
 from dagrpo.rewards.components.judge import ANSWERS
 from dagrpo.tracking.variations import TRY
-from dagrpo.utils.files import sha256_of
 from dagrpo.utils.yaml_text import yaml_value
 
 WORD = "reproduced"  # after the ~ in the name of the run
@@ -152,7 +151,7 @@ def _require_same_code(module: str, known: Mapping[str, str], crate: Path) -> No
             "folder, or on PYTHONPATH. A crate is not trusted with other modules."
         )
     for file in files:
-        if known.get(file) != sha256_of(place_of(file)):
+        if known.get(file) != code_digests([file]).get(file):
             raise UserError(
                 f"The crate names code, {shown}, of which {file} here is another than its author's: get that version, or run "
                 "your own with `dagrpo use`."

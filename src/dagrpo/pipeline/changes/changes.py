@@ -1,7 +1,6 @@
 """Changes since a stage ran: outputs, parameters, inputs and code."""
 
 import difflib
-import hashlib
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,8 +15,9 @@ from dagrpo.core.escape import brief, one_line
 from dagrpo.pipeline.changes.executions import ExecutionRecord
 from dagrpo.pipeline.changes.today import Today
 from dagrpo.pipeline.declaration import RAW
+from dagrpo.pipeline.identity import code_digests, digest_of_code
+from dagrpo.pipeline.job_files import recorded_code
 from dagrpo.pipeline.raw_inputs import changed_raw, is_own
-from dagrpo.pipeline.snakemake_private import code_recorded
 from dagrpo.utils.files import digest_of, sha256_of
 from dagrpo.utils.manifest import MANIFEST, FileEntry, fault_of_size, fault_since_read, listed_files
 
@@ -25,16 +25,10 @@ MOST_VERSIONS = 200  # of a file, that are looked at
 GIT_SECONDS = 20
 
 
-def digests_now(files: Sequence[str]) -> dict[str, str]:
-    """Return the sha256 of each file of code that is there."""
-    places = {file: place_of(file) for file in files}
-    return {file: sha256_of(place) for file, place in places.items() if place.is_file()}
-
-
 def changed_lines(file: str, digest: str) -> list[str]:
     """Return the lines that were taken out of a file and put in, such as "12: - old"; empty where git knows no such text."""
     place = place_of(file)
-    then = _text_of(place, digest)
+    then = _text_of(file, place, digest)
     if then is None or not place.is_file():
         return []
     now = place.read_text(encoding="utf-8", errors="replace")
@@ -50,13 +44,13 @@ def _numbered(then: Sequence[str], now: Sequence[str]) -> Iterator[str]:
             yield from (f"{number + 1}: + {now[number]}" for number in range(now_start, now_stop))
 
 
-def _text_of(place: Path, digest: str) -> str | None:
+def _text_of(file: str, place: Path, digest: str) -> str | None:
     """Return the file as it was with that digest, in any commit that touched it."""
     for commit in (
         _git(place.parent, "log", "--format=%H", f"--max-count={MOST_VERSIONS}", "--", place.name).decode().split()
     ):
         content = _git(place.parent, "show", f"{commit}:./{place.name}")
-        if hashlib.sha256(content).hexdigest() == digest:
+        if content and digest_of_code(file, content) == digest:
             return content.decode(errors="replace")
     return None
 
@@ -168,7 +162,7 @@ class Changes:
         now = self._code_now(files)
         if digest_of(now) == execution.code:
             return
-        before = code_recorded(execution.provenance, execution.code, execution.inputs)
+        before = recorded_code(execution.code)
         if before is None:
             yield Change(
                 kind=Kind.CODE,
@@ -183,7 +177,7 @@ class Changes:
 
     def _code_now(self, files: list[str]) -> dict[str, str]:
         unread = [file for file in files if file not in self._code]
-        self._code |= digests_now(unread)
+        self._code |= code_digests(unread)
         return {file: self._code[file] for file in files if file in self._code}
 
 

@@ -17,10 +17,10 @@ from dagrpo.pipeline.changes.executions import ExecutionRecord
 from dagrpo.pipeline.dag import PlannedJob, planned_jobs
 from dagrpo.pipeline.declaration import RAW
 from dagrpo.pipeline.identity import code_digest
-from dagrpo.pipeline.job_files import JOBS, code_files, own_params
+from dagrpo.pipeline.job_files import code_files, own_params, recorded_code
 from dagrpo.pipeline.override_runs import PARAMS, override_run
 from dagrpo.pipeline.raw_inputs import changed_raw, is_own
-from dagrpo.pipeline.record import declared, is_whole
+from dagrpo.pipeline.record import is_whole
 from dagrpo.pipeline.stages import all_stages
 from dagrpo.pipeline.validation import parse_with_tasks
 from dagrpo.utils.files import read_json, sha256_of
@@ -56,7 +56,8 @@ class Today:
         """Return the code files of the stage by today's parameters, else those recorded for the job; None if neither is known."""
         params, stage = self.params_of(execution), all_stages().get(execution.stage)
         if params is None or stage is None:
-            return _code_of_job(execution)
+            recorded = recorded_code(execution.code)
+            return None if recorded is None else list(recorded)
         key = (execution.experiment, execution.stage)
         if key not in self._code:
             self._code[key] = code_files(params, stage)
@@ -94,14 +95,6 @@ def _overlaid(overrides: Mapping[str, Any]) -> Params | None:
         return parse(with_overrides(read_yaml(PARAMS) | overlay))
     except UserError:
         return None
-
-
-def _code_of_job(execution: ExecutionRecord) -> list[str] | None:
-    try:
-        code = declared(JOBS / f"{execution.job}.json")["code"]
-    except UserError:
-        return None
-    return [str(file) for file in code] if isinstance(code, list) else None
 
 
 def is_current(job: PlannedJob, params: Params) -> bool:

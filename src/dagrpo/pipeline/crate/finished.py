@@ -9,12 +9,11 @@ from dagrpo.config.schema import Params
 from dagrpo.core.errors import UserError, nearest
 from dagrpo.core.escape import brief
 from dagrpo.data.picture_digest import file_and_column
-from dagrpo.pipeline.changes.changes import digests_now
 from dagrpo.pipeline.changes.executions import ExecutionRecord, experiments, read_record
 from dagrpo.pipeline.dag import expected
-from dagrpo.pipeline.job_files import code_files
+from dagrpo.pipeline.identity import code_digests
+from dagrpo.pipeline.job_files import code_files, recorded_code
 from dagrpo.pipeline.raw_inputs import CARD, raw_recorded
-from dagrpo.pipeline.snakemake_private import code_recorded
 from dagrpo.pipeline.stages import all_stages
 from dagrpo.pipeline.validation import parse_with_tasks
 from dagrpo.tracking.variations import TRY
@@ -139,10 +138,10 @@ def _require_one_run(name: str, records: Iterable[ExecutionRecord]) -> None:
 
 
 def _code(record: ExecutionRecord, params: Params) -> dict[str, str] | None:
-    """Return the digest of each file of an execution's code; None if they have changed since, and Snakemake's record is gone."""
-    found = code_recorded(record.provenance, record.code, record.inputs)
+    """Return the digest of each file of an execution's code; None if they have changed since, and no job was planned here with it."""
+    found = recorded_code(record.code)
     if found is None and record.stage in all_stages():
-        now = digests_now(code_files(params, all_stages()[record.stage]))
+        now = code_digests(code_files(params, all_stages()[record.stage]))
         return now if digest_of(now) == record.code else None
     return found
 

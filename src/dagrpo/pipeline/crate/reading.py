@@ -71,6 +71,7 @@ class _Entity(_Read):
 
     id: Text = Field(alias="@id")
     sha256: Digest | None = None
+    version: Any = None  # of code its digest
     part: Any = Field(None, alias="hasPart")
 
     @property
@@ -142,8 +143,8 @@ def _code(entities: Mapping[str, _Entity]) -> Iterator[tuple[str, dict[str, str]
             continue
         parts = entity.part if isinstance(entity.part, list) else [entity.part]
         named = [unquote(str(part.get("@id"))) for part in parts if isinstance(part, dict)]
-        files = {each.removeprefix(CODE): entities[each].sha256 for each in named if each in entities}
-        yield name.removeprefix(TOOL), {file: digest for file, digest in files.items() if digest is not None}
+        files = {each.removeprefix(CODE): entities[each].version for each in named if each in entities}
+        yield name.removeprefix(TOOL), {file: digest for file, digest in files.items() if isinstance(digest, str)}
 
 
 def _read(folder: Path, name: str, digest: str, most: int) -> dict[str, Any]:

@@ -219,7 +219,7 @@ def _description(record: ExecutionRecord, account: Account | None) -> str:
 def _tool(graph: Graph, finished: Finished, record: ExecutionRecord) -> Reference:
     files = finished.code.get(record.stage, {})
     code = [
-        graph.add(f"{CODE}{name}", "SoftwareSourceCode", name=name, sha256=digest, programmingLanguage="Python")
+        graph.add(f"{CODE}{name}", "SoftwareSourceCode", name=name, version=digest, programmingLanguage="Python")
         for name, digest in files.items()
     ]
     work = all_stages()[record.stage].work.__doc__ if record.stage in all_stages() else None

@@ -18,11 +18,10 @@ from dagrpo.pipeline.changes.executions import named
 from dagrpo.pipeline.changes.today import is_current
 from dagrpo.pipeline.dag import PlannedJob, all_files, by_job, planned_jobs, seed_of
 from dagrpo.pipeline.declaration import RAW
-from dagrpo.pipeline.job_files import code_files, job_file
+from dagrpo.pipeline.job_files import job_file, recorded_code
 from dagrpo.pipeline.raw_inputs import changed_raw, missing_raw
 from dagrpo.pipeline.record import is_marked_damaged, unmark_damaged
 from dagrpo.pipeline.snakemake_private import (
-    code_recorded,
     is_unfinished,
     record_finished,
     record_unfinished,
@@ -110,7 +109,7 @@ def _is_known(part: PlannedJob) -> bool:
             and not missing_raw(dict.fromkeys(recorded_inputs(provenance), ""), record["experiment"])
             and not changed_raw(record, part.inputs.get(RAW, ()))
             and record["inputs"].items() <= digests.items()
-            and code_recorded(provenance, record["code"], record["inputs"]) is not None
+            and recorded_code(record["code"]) is not None
         )
     except (OSError, UserError, KeyError):  # provenance is damaged, or of an earlier version
         return False
@@ -121,8 +120,7 @@ def _record(parts: Sequence[PlannedJob], params: Params) -> None:
     if not parts:
         return
     stage = all_stages()[parts[0].stage]
-    places = [place_of(name) for name in (SCRIPT, *code_files(params, stage))]
-    digests = {str(place): sha256_of(place) for place in places}
+    digests = {str(place_of(SCRIPT)): sha256_of(place_of(SCRIPT))}
     for part in parts:
         digests |= read_json(Path(part.provenance))["inputs"]
     for path in all_files(parts):

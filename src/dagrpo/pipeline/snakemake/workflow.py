@@ -172,8 +172,6 @@ class Experiment:
         self.folder = run.folder
         # What the result of a stage depends on, beside its data. Another value of a parameter is another name of the job file.
         stages = dag.in_order()
-        code = refused(lambda: {stage.name: job_files.code_files(params, stage) for stage in stages})
-        self.code = {name: [str(place_of(each)) for each in files] for name, files in code.items()}
         self.job = refused(lambda: {stage.name: job_files.job_file(params, stage) for stage in stages})
 
     @cached_property
@@ -262,12 +260,8 @@ class Rule:
     def _needs(self, wildcards: Mapping[str, str]) -> Needs:
         return self._stage.needs(self._of(wildcards).params.runtime)
 
-    def code(self, wildcards: Mapping[str, str]) -> list[str]:
-        """List the files of the stage's code."""
-        return self._of(wildcards).code[self.name]
-
     def job(self, wildcards: Mapping[str, str]) -> str:
-        """Return the path of the file with the stage's parameters."""
+        """Return the path of the file with the stage's parameters and code."""
         return self._of(wildcards).job[self.name]
 
     def threads(self, wildcards: Mapping[str, str]) -> int:
