@@ -79,12 +79,6 @@ def test_an_error_of_a_template_is_a_refusal_on_one_line(name: str) -> None:
     assert render_template("{{ messages[1].content }}", _variables(TALK), "m") == "5"
 
 
-def test_half_of_a_surrogate_pair_is_named_as_what_cannot_be_tokenized() -> None:
-    with pytest.raises(TemplateRefusal, match="it writes half of a surrogate pair, which is not text"):
-        render_template(r"{{ '\ud83e' }}", _variables(TALK), "m")
-    assert render_template(r"{{ '\U0001f9ee' }}", _variables(TALK), "m") == "\U0001f9ee"
-
-
 def test_a_text_beyond_the_limit_is_refused() -> None:
     assert len(render_template("{{ 'a' * 10000 }}", {}, "m", longest=10_000)) == 10_000
     with pytest.raises(UserError, match="makes more than 10,000 characters of a conversation: use another template"):

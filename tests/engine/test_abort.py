@@ -150,19 +150,6 @@ def test_sessions_at_several_servers_are_aborted_at_each(serve: Serve, pool_of: 
     assert [len(each.aborted) for each in slow] == [1, 1]
 
 
-def test_what_had_finished_before_it_could_be_aborted_is_counted_all_the_same(serve: Serve, pool_of: MakePool) -> None:
-    pool = pool_of(at(serve()))
-
-    async def ask() -> int:
-        work = asyncio.ensure_future(pool.complete(request(7), "a", abortable=True))
-        await asyncio.sleep(0)
-        aborted, _ = await asyncio.gather(pool.abort({"a"}), work, return_exceptions=True)
-        assert isinstance(aborted, list)
-        return _tokens(aborted)
-
-    assert asyncio.run(ask()) in (0, 1), "aborted before it was asked for, or just after"
-
-
 def test_nothing_is_asked_of_a_server_for_sessions_that_wait_for_none(serve: Serve, pool_of: MakePool) -> None:
     server = serve()
     pool = pool_of(at(server))
@@ -212,12 +199,3 @@ def test_the_last_server_that_dies_while_its_requests_are_aborted_is_an_error(se
 
     with pytest.raises(ServerError, match="cannot be reached"):
         asyncio.run(ask())
-
-
-def test_a_request_that_the_server_aborts_by_itself_is_an_error_and_no_completion(
-    serve: Serve, pool_of: MakePool
-) -> None:
-    answer = [reply(1, reason={"type": "abort", "message": "out of memory"})]
-    pool = pool_of(at(serve(lambda path, body: (200, answer))))
-    with pytest.raises(ServerError, match="gave up a request: out of memory"):
-        asyncio.run(pool.complete(request(1), "a", abortable=True))

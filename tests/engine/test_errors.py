@@ -43,13 +43,6 @@ def test_these_lines_name_a_reason(tmp_path: Path, line: str) -> None:
     assert reason_in(log) == line
 
 
-def test_a_log_that_is_empty_or_missing_gives_no_reason(tmp_path: Path) -> None:
-    log = tmp_path / "server.log"
-    assert (reason_in(log), last_line_of(log)) == (None, "its log is empty")
-    log.write_bytes(b"\n\n\xff\xfe")
-    assert reason_in(log) is None
-
-
 LINE = "RuntimeError: Rank 0 scheduler died during initialization (exit code: {}). If exit code is -9, a common cause is the OOM killer."
 
 

@@ -79,15 +79,6 @@ def test_a_server_that_has_not_left_is_not_told_to_come_back(serve: Serve, tmp_p
     assert [path for path in server.paths if "occupation" in path] == []
 
 
-def test_without_the_parameter_nothing_is_asked_for(serve: Serve, tmp_path: Path) -> None:
-    (tmp_path / "like").mkdir()
-    server = serve(WithMemory())
-    with BackgroundLoop() as loop, WeightsFolder(tmp_path / "like", tmp_path / "weights") as folder:
-        pool = pool_over(server.address, tmp_path, loop, folder, leaves=False)
-        pool.release_memory()
-        assert server.paths == []
-
-
 def test_what_a_gpu_cannot_hold_when_the_server_comes_back_is_an_error_with_its_words(
     serve: Serve, tmp_path: Path
 ) -> None:

@@ -128,12 +128,6 @@ def test_completions_come_back_in_order_whatever_server_made_them(
     assert [completion.token_ids for completion in completions] == [(token,) for token in range(number)]
 
 
-def test_lockstep_splits_a_batch_by_turns_and_other_batches_are_sliced() -> None:
-    assert split(range(5), [0, 1], lockstep=True) == [(0, [0, 2, 4]), (1, [1, 3])]
-    assert split(range(1), [0, 1], lockstep=True) == [(0, [0])]
-    assert split(range(SLICE + 1), [0, 1], lockstep=False) == [(0, range(SLICE)), (1, range(SLICE, SLICE + 1))]
-
-
 def test_an_attempt_stays_with_its_server_however_few_of_its_batch_go_on() -> None:
     assert split([0, 1, 4, 5], [0, 1], lockstep=True) == [(0, [0, 2]), (1, [1, 3])]
     assert split([3], [0, 1], lockstep=True) == [(1, [0])]

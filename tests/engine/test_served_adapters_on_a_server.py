@@ -130,16 +130,6 @@ def test_an_earlier_version_and_what_somebody_else_has_left_are_gone(
     assert answer.status_code == 400, "SGLang would load a version anew by its name, but its folder is gone"
 
 
-def test_weights_that_somebody_else_loads_beside_the_adapter_are_noticed(
-    serving: SGLangServer, pool: ServerPool, tiny_model: Path
-) -> None:
-    pool.load(adapter(tiny_model, 1), "first")
-    body = {"model_path": str(tiny_model), "weight_version": "theirs"}
-    assert _asked(serving, "/update_weights_from_disk", body).status_code == 200
-    with pytest.raises(ServerError, match=r"answered with weights .*theirs.* another process updates this server"):
-        pool.generate(batch(prompts=1, samples=1), lockstep=True)
-
-
 def test_a_server_elsewhere_serves_adapters_if_it_was_started_for_them(
     serving: SGLangServer,
     tiny_model: Path,

@@ -11,14 +11,10 @@ from tests.rollout.problems import problem
 from tests.rollout.scripted_engine import ScriptedEngine
 from tests.rollout.single_turns import single_turns
 
-from dagrpo.core.errors import UserError
-from dagrpo.core.trajectory import GREEDY, Trajectory
+from dagrpo.core.trajectory import Trajectory
 from dagrpo.core.types import Completion, PictureTokens, PromptPictures, SamplingRequest
 from dagrpo.models.tokenizer import character_tokenizer
-from dagrpo.rewards.config import Reward
-from dagrpo.rewards.grading import Grader, grade
 from dagrpo.rollout.collect import FailedPrograms, collect
-from dagrpo.rollout.config import Rollout, training_sampling
 from dagrpo.rollout.open_agent import OpenAgent
 from dagrpo.rollout.sampling import Sampling
 
@@ -108,39 +104,6 @@ def test_free_running_keeps_a_problem_in_one_session_and_no_more_in_flight_than_
     assert engine.most_in_flight == 3
 
 
-def test_an_engine_that_fails_is_reported_as_it_failed(agent: OpenAgent) -> None:
-    class Broken(ScriptedEngine):
-        def generate(self, requests: Any, **waves: Any) -> list[Completion]:
-            raise UserError("the server died.")
-
-        async def complete(self, request: SamplingRequest, session: str, *, abortable: bool = False) -> Completion:
-            raise UserError("the server died.")
-
-    for lockstep in (True, False):
-        sampling = replace(SAMPLING, lockstep=lockstep)
-        with pytest.raises(UserError, match=r"^the server died\.$"):
-            collect(PROBLEMS, sampling, seed_of, engine=Broken(), agent=agent)
-
-
-def test_training_samples_as_section_rollout_says() -> None:
-    rollout = Rollout(temperature=0.6, top_p=0.8, top_k=5, max_new_tokens=9, deterministic=False)
-    sampling = training_sampling(rollout, samples=3)
-    assert sampling == Sampling(samples=3, temperature=0.6, top_p=0.8, top_k=5, max_new_tokens=9, lockstep=False)
-    assert GREEDY not in sampling.sample_indices
-
-
-def test_a_grade_is_of_what_the_policy_wrote_and_of_its_length(agent: OpenAgent) -> None:
-    (right, *_) = collect(PROBLEMS[:1], SAMPLING, seed_of, engine=ScriptedEngine(), agent=agent)
-    reward = Reward.model_validate({"components": {"accuracy": {}, "overlong": {"weight": 0.5, "buffer": 2}}})
-    texts = ("#### 3", "#### 4", "no idea")
-    with Grader(2.0) as grader:
-        graded = grade([replace(right, text=text, max_new_tokens=3) for text in texts], reward, grader)
-    assert [each.score.verdict for each in graded] == ["right", "wrong", "missing"]
-    # Two tokens of at most three, the last two of which are penalised: half of -1, weighted by 0.5.
-    assert [each.score.reward for each in graded] == [1.0 - 0.25, -0.25, -0.25]
-    assert [each.trajectory.text for each in graded] == list(texts)
-
-
 class _InterruptedEngine(ScriptedEngine):
     """Ctrl-C is pressed while it samples."""
 
@@ -195,10 +158,3 @@ def test_it_is_said_once_with_the_most_frequent_fault_and_the_log(
     ]
     watched.warn("train (seed 1), step 3", attempts)
     assert _lines(capsys) == []
-
-
-def test_a_log_that_was_never_written_is_not_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    FailedPrograms(tmp_path).warn("sample arithmetic", [_attempt("The program was not done after 1 seconds.")])
-    assert _lines(capsys) == [
-        "sample arithmetic: 1 of 1 attempts ended with program_failed, such as: The program was not done after 1 seconds."
-    ]

@@ -77,14 +77,6 @@ def test_what_still_runs_when_there_is_enough_is_cut_off_here_and_at_the_engine(
     assert engine.abortable == {True}
 
 
-def test_where_nothing_may_be_cut_off_all_are_waited_for() -> None:
-    engine, judge = PacedEngine(lambda request: request.seed), Counting(enough=1)
-    with agent_with({"echo": Echo()}) as agent:
-        assert collected(engine, agent, judge, cuttable=()) == CutOff()
-    assert sorted(judge.judged) == [0, 1, 2, 3]
-    assert (engine.aborted, engine.abortable) == ([], {False})
-
-
 def test_a_group_that_may_not_be_cut_off_is_waited_for_when_the_others_are_gone() -> None:
     class Patient(PacedEngine):
         async def complete(self, request: SamplingRequest, session: str, *, abortable: bool = False) -> Completion:
@@ -228,17 +220,6 @@ def test_a_group_that_is_cut_off_when_its_server_dies_is_not_made_again(capsys: 
     with agent_with({"echo": Echo()}) as agent:
         assert collected(engine, agent, judge, problems=2).positions == (1,)
     assert sorted(judge.judged) == [0]
-    assert not any(engine.at_work.values())
-
-
-def test_the_last_server_that_dies_while_a_round_is_cut_off_ends_it() -> None:
-    class Lost(PacedEngine):
-        async def abort(self, sessions: Collection[str]) -> list[Aborted]:
-            raise ServerError("The SGLang server died.")
-
-    engine = Lost(never_at(1))
-    with agent_with({"echo": Echo()}) as agent, pytest.raises(ServerError, match=r"^The SGLang server died\.$"):
-        collected(engine, agent, Counting(enough=1), problems=2)
     assert not any(engine.at_work.values())
 
 

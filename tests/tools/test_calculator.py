@@ -82,12 +82,6 @@ def test_a_long_result_is_one_of_more_than_300_digits() -> None:
     assert calculate("10^300") == "1" + "0" * 300
 
 
-def test_the_other_users_of_the_parser_read_what_they_read_before() -> None:
-    for text in ("0.5", "2^3", "2**3", "1,000", ".5"):
-        assert arithmetic.parse(text) is None
-        assert arithmetic.parse_calculation(text) is not None
-
-
 Written = tuple[str, str]  # an expression, and the same for Python with fractions in the place of numbers
 _DIGITS = st.integers(0, 10**6).map(str) | st.decimals(0, 1000, places=2).map(str)
 _NUMBERS = _DIGITS.map(lambda digits: (digits, f"Fraction('{digits}')"))

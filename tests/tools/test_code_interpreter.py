@@ -173,7 +173,3 @@ def test_what_a_sandbox_fusion_server_cannot_do_is_refused(others: dict[str, Any
     with pytest.raises(UserError, match=words) as refusal:
         parse({"rollout": {"tools": {"code_interpreter": config}}})
     assert "secret" not in str(refusal.value)
-
-
-def test_results_are_recorded_since_a_program_may_read_the_clock() -> None:
-    assert not TOOL.repeatable(Config())

@@ -77,11 +77,6 @@ def test_a_function_that_cannot_be_a_tool_is_refused(names: tuple[str, ...], sen
         TOOL.functions(_config(*names))
 
 
-def test_results_are_recorded_unless_they_are_said_to_be_repeatable() -> None:
-    assert not TOOL.repeatable(_config("area"))
-    assert TOOL.repeatable(Config(functions=[f"{HERE}:area"], repeatable=True))
-
-
 HANGING = """
 import asyncio
 from tests.tools.calls import context

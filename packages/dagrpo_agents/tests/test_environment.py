@@ -102,13 +102,6 @@ def test_what_it_does_not_offer_cannot_be_called(tmp_path: Path) -> None:
     assert [call.status for call in trajectory.calls] == ["unknown_tool", "unknown_tool"]
 
 
-def test_every_attempt_has_an_object_of_its_own(tmp_path: Path) -> None:
-    right, wrong = attempts(
-        tmp_path, ScriptedPolicy('@guess{"number": 3}', "3"), ScriptedPolicy('@guess{"number": 1}', "1")
-    )
-    assert (right.reported, wrong.reported) == ({"environment": 1.0}, {"environment": 0.0})
-
-
 def test_an_environment_that_breaks_excludes_the_attempt(tmp_path: Path) -> None:
     (trajectory,) = attempts(tmp_path, ScriptedPolicy(), environment="Broken")
     assert trajectory.excluded
@@ -134,11 +127,6 @@ def test_reward_functions_see_what_follows_the_thoughts(tmp_path: Path) -> None:
     (trajectory,) = attempts(tmp_path, policy, environment="Unrewarded", rewards=["seen", "turns"])
     assert trajectory.reported == {"seen": 1.0, "turns": 2.0}
     assert "secret" in str(trajectory.messages)
-
-
-def test_a_reward_function_stands_beside_the_reward_of_the_class(tmp_path: Path) -> None:
-    (trajectory,) = attempts(tmp_path, ScriptedPolicy("3"), rewards=["turns"])
-    assert trajectory.reported == {"environment": 0.0, "turns": 1.0}
 
 
 @pytest.mark.parametrize(("name", "shown"), [("broken", "broken"), ("judge", "Judge"), ("lazy", "lazy")])

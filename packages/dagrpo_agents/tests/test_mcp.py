@@ -242,7 +242,3 @@ def test_a_body_without_end_is_an_error_of_the_call(tmp_path: Path) -> None:
 def test_a_server_that_cannot_be_asked_is_named(config: Config, sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
         TOOL.functions(config)
-
-
-def test_results_are_recorded() -> None:
-    assert not TOOL.repeatable(Config(command=SERVER))

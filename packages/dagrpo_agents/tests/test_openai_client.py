@@ -193,16 +193,6 @@ def test_a_stream_says_the_same_in_pieces() -> None:
     assert usage.usage.completion_tokens == len(policy.completions[0].token_ids)
 
 
-def test_a_stream_without_options_has_a_choice_in_every_chunk() -> None:
-    async def conversation(client: Any) -> list[Any]:
-        stream = await client.chat.completions.create(model="policy", messages=[QUESTION], stream=True)
-        return [chunk async for chunk in stream]
-
-    chunks = talk(session_with(ScriptedPolicy("hi")), conversation)
-    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == "hi"
-    assert chunks[-1].usage.completion_tokens == 3
-
-
 def test_a_program_can_ask_for_fewer_tokens_and_never_for_more() -> None:
     policy = ScriptedPolicy("abcdef", "abcdef", "abcdef")
     session = session_with(policy, new_tokens=4)

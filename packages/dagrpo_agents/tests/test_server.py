@@ -110,15 +110,6 @@ def test_a_compressed_body_is_refused_before_it_is_unpacked() -> None:
     with_gateway(test)
 
 
-def test_a_route_that_is_none_is_told_in_json() -> None:
-    async def test(gateway: Gateway, http: ClientSession) -> None:
-        async with http.get(f"{gateway.address}/admin") as answer:
-            assert answer.status == 404
-            assert "message" in (await answer.json())["error"]
-
-    with_gateway(test)
-
-
 class Strict(PlainChat):
     def prompt(self, messages: Any, tools: Any) -> Any:
         raise UserError("Conversation roles must alternate")

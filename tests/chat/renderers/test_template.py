@@ -70,10 +70,6 @@ def test_the_first_prompt_is_what_the_template_renders(tokenizer: PreTrainedToke
     assert bound(tokenizer).prompt([QUESTION], ()) == render(tokenizer, [QUESTION])
 
 
-def test_the_first_prompt_with_tools_is_what_the_template_renders(qwen: PreTrainedTokenizerBase) -> None:
-    assert bound(qwen).prompt([QUESTION], TOOLS) == render(qwen, [QUESTION], TOOLS)
-
-
 def test_roles_that_a_template_refuses_are_a_users_mistake() -> None:
     with pytest.raises(UserError, match=r"refuses the conversation .*knows the roles"):
         bound(character_tokenizer(512)).prompt([{"role": "wizard", "content": "x"}], ())
@@ -207,10 +203,6 @@ def test_a_template_without_tools_results_is_refused_before_training() -> None:
     bound(tokenizer).require_tool_results(())
 
 
-def test_a_template_that_shows_results_is_taken(qwen: PreTrainedTokenizerBase) -> None:
-    bound(qwen).require_tool_results(TOOLS)
-
-
 # ---- what an answer says ----
 
 
@@ -312,8 +304,3 @@ def test_messages_are_cut_where_they_say_that_a_picture_is() -> None:
     assert with_pictures([{"role": "user", "content": "<image><image> Find x.<image>"}]) == [
         {"role": "user", "content": [image, image, {"type": "text", "text": " Find x."}, image]}
     ]
-
-
-def test_text_alone_stays_text() -> None:
-    messages = [{"role": "system", "content": "Look."}, {"role": "user", "content": "Find x."}]
-    assert with_pictures(messages) == messages

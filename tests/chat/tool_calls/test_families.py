@@ -162,11 +162,6 @@ def test_an_answer_in_json_is_no_call_of_llama() -> None:
     assert read("llama3", 'The "name" is {"name": "x"}') == []
 
 
-def test_the_fault_says_which_argument_is_wrong() -> None:
-    call = only("hermes", WRAPPED["hermes"]("search", '{"q": "a", "x": "three"}'))
-    assert call.fault == "The arguments are wrong at x: 'three' is not of type 'integer'."
-
-
 @pytest.mark.parametrize("family", FAMILIES)
 def test_of_thousands_of_calls_each_is_refused_or_read(family: str) -> None:
     opening = CALLS.get(family).openings[0]

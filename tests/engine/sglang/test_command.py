@@ -65,39 +65,41 @@ def test_a_server_that_divides_its_model_starts_beside_a_policy_and_on_a_cpu_wit
     assert cores == [f"0-{(os.cpu_count() or 1) - 1}"] * 3
 
 
-def test_logits_are_computed_in_float32_where_that_is_asked_for(tmp_path: Path) -> None:
-    for device in DEVICES:
-        plain, asked = (command(tmp_path, device=device, head_dtype=dtype) for dtype in (None, "float32"))
-        assert {*asked} - {*plain} == {"--enable-fp32-lm-head"}
+LEAVING = {"engine": ENGINE.model_copy(update={"release_memory": True})}
+PICTURED = {"--image-processor-backend=pil", "--mm-preprocess-cache-size-mb=1024"}
+SEEDED, SAVER = "--enable-deterministic-inference", "--enable-memory-saver"
 
 
-def test_a_cpu_server_always_honours_seeds_and_a_gpu_server_when_asked(tmp_path: Path) -> None:
-    flag = "--enable-deterministic-inference"
-    assert flag in command(tmp_path, device="cpu", deterministic=False)
-    assert flag in command(tmp_path, device="cuda")
-    assert flag not in command(tmp_path, device="cuda", deterministic=False)
-    assert "--device=cpu" not in command(tmp_path, device="cuda")
+@pytest.mark.parametrize(
+    ("device", "before", "changes", "added"),
+    [
+        *((device, {}, {"head_dtype": "float32"}, {"--enable-fp32-lm-head"}) for device in DEVICES),
+        # Seeds are always honoured on a CPU, and on a GPU when asked.
+        ("cpu", {"deterministic": False}, {"deterministic": True}, set()),
+        ("cuda", {"deterministic": False}, {"deterministic": True}, {SEEDED}),
+        # An attention that takes float32.
+        ("cuda", {}, {"dtype": "float32"}, {"float32", "--attention-backend=triton"}),
+        ("cuda", {"deterministic": False}, {"dtype": "float32"}, {"float32", "--attention-backend=triton"}),
+        ("cuda", {}, LEAVING, {SAVER}),
+        # No weight sync brings a classifier's weights back: it keeps them in host memory.
+        ("cuda", {"classifies": True}, LEAVING, {SAVER, "--enable-weights-cpu-backup"}),
+        ("cuda", {}, {"pictures": True}, PICTURED),
+        ("cpu", {}, {"pictures": True}, PICTURED | {"--mm-attention-backend=sdpa", "--mem-fraction-static=0.5"}),
+        # Graphs up to all requests that it runs.
+        ("cuda", {"engine": sglang.Config(max_running_requests=8)}, {"engine": sglang.Config(max_running_requests=9)},
+         {"9", "--cuda-graph-max-bs-decode=9"}),
+    ],
+)  # fmt: skip
+def test_a_command_line_has_the_flags_that_its_settings_ask_for(
+    tmp_path: Path, device: Kind, before: dict[str, Any], changes: dict[str, Any], added: set[str]
+) -> None:
+    assert {*command(tmp_path, device=device, **before | changes)} - {
+        *command(tmp_path, device=device, **before)
+    } == added
+    assert ("--device=cpu" in command(tmp_path, device=device)) == (device == "cpu")
 
 
-def test_a_gpu_server_in_float32_gets_an_attention_that_takes_it(tmp_path: Path) -> None:
-    for deterministic in (True, False):
-        single, half = (
-            command(tmp_path, device="cuda", dtype=dtype, deterministic=deterministic)
-            for dtype in ("float32", "bfloat16")
-        )
-        assert {*single} - {*half} == {"float32", "--attention-backend=triton"}
-
-
-def test_a_server_that_is_to_leave_its_gpu_is_told_when_it_starts(tmp_path: Path) -> None:
-    """A classifier keeps its weights in host memory: no weight sync brings them back."""
-    leaving = ENGINE.model_copy(update={"release_memory": True})
-    leaves, stays, classifier, staying = (
-        command(tmp_path, device="cuda", engine=engine, classifies=classifies)
-        for classifies in (False, True)
-        for engine in (leaving, ENGINE)
-    )
-    assert {*leaves} - {*stays} == {"--enable-memory-saver"}
-    assert {*classifier} - {*staying} == {"--enable-memory-saver", "--enable-weights-cpu-backup"}
+def test_a_server_that_is_to_leave_its_gpu_drops_settings_of_torch_s_allocator(tmp_path: Path) -> None:
     inherited = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True", "PYTORCH_ALLOC_CONF": "x", "HOME": "/home/me"}
     assert inherited.items() <= server_environment(inherited, tmp_path, device="cuda").items()
     dropped = server_environment(inherited, tmp_path, device="cuda", leaves=True)
@@ -141,12 +143,6 @@ def test_the_driver_that_the_user_put_on_the_library_path_stays_before_the_cuda_
     assert server_environment(inherited, tmp_path, "cuda")["LD_LIBRARY_PATH"] == inherited["LD_LIBRARY_PATH"]
 
 
-def test_a_gpu_server_captures_graphs_up_to_all_requests_that_it_runs(tmp_path: Path) -> None:
-    flag = "--cuda-graph-max-bs-decode=7"
-    assert flag in command(tmp_path, device="cuda")
-    assert flag not in command(tmp_path, device="cpu")
-
-
 def test_a_server_on_a_cpu_computes_with_as_many_threads_as_it_is_told(tmp_path: Path) -> None:
     pairs: tuple[tuple[Kind, int], ...] = (("cpu", 1), ("cpu", 4), ("cuda", 4))
     one, four, gpu = (server_environment({}, tmp_path, device, threads=threads) for device, threads in pairs)
@@ -186,16 +182,6 @@ print(json.dumps([{
 } for each in read]))
 """
 TOLD: dict[str, Any] = {"capture_output": True, "text": True, "check": False}
-
-
-def test_pictures_are_prepared_as_in_training_and_only_where_a_model_takes_some(tmp_path: Path) -> None:
-    added = [
-        {*command(tmp_path, device=device, pictures=True)} - {*command(tmp_path, device=device, pictures=False)}
-        for device in DEVICES
-    ]
-    of_cpu, of_gpu = added
-    assert of_gpu == {"--image-processor-backend=pil", "--mm-preprocess-cache-size-mb=1024"}
-    assert of_cpu == {*of_gpu, "--mm-attention-backend=sdpa", "--mem-fraction-static=0.5"}
 
 
 def test_what_a_vision_tower_made_is_kept_only_where_it_stays_right_and_changes_no_bits() -> None:

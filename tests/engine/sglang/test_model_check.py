@@ -36,16 +36,6 @@ def test_an_incomplete_model_folder_is_refused_before_anything_starts(
     assert not (tmp_path / "server.log").exists()
 
 
-def test_a_missing_shard_is_named(tiny_model: Path, tmp_path: Path) -> None:
-    model = tmp_path / "model"
-    shutil.copytree(tiny_model, model)
-    shards = {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}
-    (model / "model.safetensors").rename(model / shards["a"])
-    write_json(model / "model.safetensors.index.json", {"weight_map": shards})
-    with pytest.raises(UserError, match=r"model-00002-of-00002\.safetensors is missing, but .*index\.json names it"):
-        require_servable(model)
-
-
 @pytest.mark.parametrize("name", NOT_IN_THE_FOLDER, ids=lambda name: repr(name)[:20])
 def test_an_index_that_names_other_peoples_files_is_refused_before_anything_starts(
     tiny_model: Path, tmp_path: Path, name: object

@@ -147,12 +147,6 @@ def test_the_cache_is_made_for_its_user_alone_whatever_the_umask(wheels: Path, t
     assert _chosen(tmp_path)["CUDA_HOME"] == str(home)
 
 
-def test_a_cache_behind_a_link_is_used(wheels: Path, tmp_path: Path) -> None:
-    (tmp_path / "volume").mkdir(mode=0o700)
-    (tmp_path / "cache").symlink_to(tmp_path / "volume")
-    assert Path(_chosen(tmp_path)["CUDA_HOME"]).parent == tmp_path / "volume"
-
-
 def test_what_torch_compiles_is_kept_below_the_cache_folder_unless_a_variable_says_where(tmp_path: Path) -> None:
     found = torch_caches({"XDG_CACHE_HOME": str(tmp_path), "TRITON_CACHE_DIR": "/elsewhere"})
     assert found == {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "dagrpo/kernels/inductor")}

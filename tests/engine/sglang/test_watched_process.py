@@ -144,22 +144,6 @@ def test_the_process_reads_nothing_from_its_parent(tmp_path: Path, wait_until: W
     assert process.log.read_text() == "done\n"
 
 
-@pytest.mark.parametrize("name", [b"latin-\xe9", b"separators\x1c\x1c", "line\u2028".encode()])
-def test_a_mapped_file_of_any_name_is_no_error(name: bytes, tmp_path: Path) -> None:
-    path = tmp_path / os.fsdecode(name)
-    path.write_bytes(b"x" * 4096)
-    with path.open("r+b") as file, mmap.mmap(file.fileno(), 0):
-        note(tmp_path, os.getpgid(0))
-    assert not (tmp_path / NOTE).exists()
-
-
-@pytest.mark.parametrize("content", [b"\xff\n", b"/dev/shm/sem.mp-a\0b\n", b"\x1c\n\n"])
-def test_a_damaged_note_is_no_error(content: bytes, tmp_path: Path) -> None:
-    (tmp_path / NOTE).write_bytes(content)
-    note(tmp_path, os.getpgid(0))
-    remove_noted(tmp_path)
-
-
 def test_a_file_elsewhere_whose_path_ends_as_shared_memory_does_is_none(tmp_path: Path, wait_until: WaitUntil) -> None:
     name = f"sem.mp-dagrpo_{os.getpid()}_elsewhere"
     theirs, elsewhere = MEMORY / name, tmp_path / f"files{MEMORY}" / name
@@ -174,34 +158,3 @@ def test_a_file_elsewhere_whose_path_ends_as_shared_memory_does_is_none(tmp_path
         assert theirs.exists()
     finally:
         theirs.unlink()
-
-
-@pytest.mark.parametrize("name", ["a\nb", "a) S 1 1\nb", "a) S 1 1 ", ") ) (", "*\n* *"])
-def test_a_process_of_the_group_is_known_whatever_its_name(name: str, tmp_path: Path, wait_until: WaitUntil) -> None:
-    path = MEMORY / f"sglang_loads_dagrpo_{os.getpid()}_named"
-    path.write_bytes(b"x" * 4096)
-    process = start(mapping(path, name), tmp_path)
-    try:
-        wait_until(lambda: process.log.read_text() == "ready\n")
-        end_lifeline(process)
-        wait_until(lambda: not process.scratch.exists())
-        assert not path.exists()
-    finally:
-        path.unlink(missing_ok=True)
-
-
-def test_a_process_whose_name_says_that_it_is_of_the_group_is_not(tmp_path: Path, wait_until: WaitUntil) -> None:
-    path = MEMORY / f"sglang_loads_dagrpo_{os.getpid()}_theirs"
-    path.write_bytes(b"x" * 4096)
-    process = start(["sleep", "100"], tmp_path)
-    command = mapping(path, f"a) S 1 {process.pid}\n")
-    with subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True) as stranger:
-        try:
-            assert stranger.stdout is not None
-            assert stranger.stdout.readline() == b"ready\n"
-            end_lifeline(process)
-            wait_until(lambda: not process.scratch.exists())
-            assert path.exists()
-        finally:
-            stranger.kill()
-            path.unlink(missing_ok=True)

@@ -1,7 +1,6 @@
 """Our own loop of turns: every call is answered, every limit is named, and nothing is learned from a failure of ours."""
 
 import asyncio
-import json
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from typing import Any
@@ -13,7 +12,6 @@ from tests.rollout.talking import Echo, TalkingEngine, agent_with, attempts, too
 from dagrpo.chat.renderers import Message, ToolSchema
 from dagrpo.core.errors import UserError
 from dagrpo.core.trajectory import Trajectory
-from dagrpo.core.types import ToolCall
 from dagrpo.rollout.agents.tool_agent import Config, ToolAgent
 from dagrpo.rollout.open_agent import OpenAgent
 from dagrpo.rollout.session import SessionLimits
@@ -91,15 +89,6 @@ def test_a_trajectory_that_is_full_ends_and_its_last_turn_has_only_the_room_that
     cut = attempt(once('@echo{"text": "a"}', "x" * 79), tokens=prompt + 45)
     assert (cut.stop_reason, cut.finish_reason) == ("turn_length", "length")
     assert len(cut.samples[0].token_ids) == prompt + 45
-
-
-def test_a_turn_that_is_cut_off_without_a_call_ends_the_trajectory() -> None:
-    trajectory = attempt(lambda said: "thinking about it…")
-    assert (trajectory.stop_reason, trajectory.finish_reason, trajectory.text) == (
-        "turn_length",
-        "length",
-        "thinking about it",
-    )
 
 
 def test_an_argument_is_no_answer() -> None:
@@ -207,14 +196,6 @@ def test_where_the_template_rewrites_the_past_a_new_sample_begins_and_no_token_c
     assert text_of(second.token_ids) == f"<user>q{END}<assistant>no{END}<user>again{END}<assistant>no{END}"
     assert [text_of(sample.completion_ids) for sample in (first, second, third)] == [f"no{END}"] * 3
     assert trajectory.tokens == 9
-
-
-def test_a_call_is_recorded_with_its_arguments_in_one_order() -> None:
-    trajectory = attempt(once('@echo{"text": "é", "a": 1}'))
-    (call,) = trajectory.calls
-    assert isinstance(call, ToolCall)
-    assert call.arguments == json.dumps({"a": 1, "text": "é"}, ensure_ascii=False)
-    assert call.turn == 0
 
 
 def test_a_failure_ends_the_turns_other_calls_before_the_attempt_is_forgotten() -> None:

@@ -109,12 +109,6 @@ def test_a_small_file_that_decodes_to_more_than_a_corpus_may_have_is_refused_unr
         Index.read(path)
 
 
-def test_a_column_that_is_not_searched_is_not_read(tmp_path: Path) -> None:
-    path = tmp_path / "passages.parquet"
-    repeated(path, {"title": "a", "text": "b", "vector": "x" * 1_000_000}, rows=20_000)
-    assert len(Index.read(path).passages) == 20_000
-
-
 def test_two_columns_of_one_name_are_no_corpus(tmp_path: Path) -> None:
     path = tmp_path / "passages.parquet"
     pq.write_table(pa.table([["a"], ["b"], ["c"]], names=["title", "text", "text"]), path)

@@ -200,7 +200,8 @@ class ObjectEpisode:
 
     def _completion(self) -> list[Message]:
         """Return the messages after the prompt, the policy's without its thoughts."""
-        turns, messages = self._session.turns, []
+        turns = self._session.turns
+        messages: list[Message] = []
         for message in turns[-1].messages[len(self._session.prompt.row.prompt) :] if turns else ():
             if message["role"] == "assistant":
                 turn = turns[sum(each["role"] == "assistant" for each in messages)]

@@ -113,8 +113,7 @@ def open_classifier(
             )
             endpoints = [server.endpoint for server in servers]
         https = [HttpServer(endpoint, config.request_timeout, COUNTS_PAGE) for endpoint in endpoints]
-        for http in https:
-            stack.callback(lambda http=http: loop.run(http.close()))
+        stack.callback(lambda: loop.run(all_of(http.close() for http in https)))
         yield SGLangClassifier(https, loop, leaves=config.release_memory)
 
 

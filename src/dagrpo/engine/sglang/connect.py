@@ -16,7 +16,7 @@ from dagrpo.checkpoints.tensors import NAMED_DTYPES, CastTensors, Tensors
 from dagrpo.core.errors import UserError
 from dagrpo.core.section import HeadDtype
 from dagrpo.engine import may_share_memory
-from dagrpo.engine.background import BackgroundLoop
+from dagrpo.engine.background import BackgroundLoop, all_of
 from dagrpo.engine.config import FOLDER
 from dagrpo.engine.http import Endpoint
 from dagrpo.engine.interface import Adapter, AdapterForm, Bucket, new_version
@@ -205,6 +205,5 @@ def _clients(
     described = read_object(model / "config.json")
     vocabulary = (described.get("text_config") or described).get("vocab_size", MOST_TOKENS)
     clients = [ServerClient(each, config.request_timeout, most, vocabulary) for each in endpoints]
-    for client in clients:
-        stack.callback(lambda client=client: loop.run(client.close()))
+    stack.callback(lambda: loop.run(all_of(client.close() for client in clients)))
     return clients
