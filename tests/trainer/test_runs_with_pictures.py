@@ -11,9 +11,9 @@ from tests.trainer import picture_runs, runs
 
 from dagrpo.checkpoints.compare import compare
 from dagrpo.checkpoints.source import open_tensors
+from dagrpo.cli.replay.half_steps import RolloutHalf, update_from
 from dagrpo.cli.replay.recomputation import replay
 from dagrpo.cli.replay.recorded_run import unfinished
-from dagrpo.cli.train.half_steps import RolloutHalf, update_from
 from dagrpo.core.errors import UserError
 from dagrpo.trainer.model.vision_tower import Vision
 from dagrpo.trainer.run import TrainingRun

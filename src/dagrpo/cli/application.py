@@ -28,7 +28,7 @@ from dagrpo.cli.shared import PARAMS
 from dagrpo.cli.show.command import show
 from dagrpo.cli.status.command import status
 from dagrpo.cli.sweep.command import sweep
-from dagrpo.cli.train.command import train
+from dagrpo.cli.train import train
 from dagrpo.cli.use import use
 from dagrpo.cli.verify import verify
 from dagrpo.cli.warm import warm

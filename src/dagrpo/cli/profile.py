@@ -42,7 +42,7 @@ def profile(
     seed: SeedToTrain = None,
 ) -> None:
     """Run a few training steps in a scratch folder, and report where their time goes. The experiment's results stay unchanged."""
-    from dagrpo.cli.train.command import training_run
+    from dagrpo.cli.train import training_run
     from dagrpo.config.project import require_own_code
     from dagrpo.pipeline.declaration import threads_of
     from dagrpo.pipeline.stages.train import STAGE

@@ -14,10 +14,9 @@ from typer.testing import CliRunner
 from dagrpo.algorithms.config import Algorithm
 from dagrpo.cli import application as application
 from dagrpo.cli.replay.command import require_recorded, steps_of
-from dagrpo.cli.replay.recomputation import StepCheck, replay
+from dagrpo.cli.replay.recomputation import StepCheck, basis, explain_difference, replay
 from dagrpo.cli.replay.recorded_run import RecordedRun, read_run, unfinished
 from dagrpo.cli.replay.recorded_step import read_step
-from dagrpo.cli.replay.terminal import basis, first_difference
 from dagrpo.core.errors import UserError
 from dagrpo.rewards.config import Reward
 from dagrpo.rollout.config import Rollout
@@ -244,7 +243,7 @@ def test_another_parameter_of_the_optimizer_shows_after_the_first_update(finishe
     # The first update of a step has the same weights as then, the second no more.
     assert check.difference is not None
     assert (check.difference.kind, check.difference.update) == ("gradient", 2)
-    sentence = first_difference([check])
+    sentence = explain_difference([check])
     assert sentence is not None
     assert sentence.startswith(
         "Step 1, computed again from the initial checkpoint, is not what the run recorded: the gradient of its"

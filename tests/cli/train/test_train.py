@@ -14,9 +14,9 @@ from tests.trainer.conftest import inputs
 from typer.testing import CliRunner
 
 from dagrpo.cli import application as application
-from dagrpo.cli.train import command as place
-from dagrpo.cli.train.command import of_rollouts
-from dagrpo.cli.train.half_steps import RolloutHalf, update_from
+from dagrpo.cli import train as place
+from dagrpo.cli.replay.half_steps import RolloutHalf, update_from
+from dagrpo.cli.train import describe_rollouts
 from dagrpo.config.schema import Params
 from dagrpo.core.errors import UserError
 from dagrpo.trainer.config.dynamic_sampling import DynamicSampling
@@ -225,7 +225,7 @@ def test_the_figures_of_rollouts_are_those_computed_by_hand() -> None:
             "discarded": [False, False, True],
         }
     )
-    assert of_rollouts(table) == {
+    assert describe_rollouts(table) == {
         "reward/mean": 0.5,
         "reward/accuracy": 0.5,
         "rollout/length_mean": 1.5,

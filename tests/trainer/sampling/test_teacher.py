@@ -15,9 +15,9 @@ from tests.trainer import runs, vision
 
 from dagrpo.algorithms.config import Algorithm
 from dagrpo.checkpoints.tokenizers import load_tokenizer
+from dagrpo.cli.replay.half_steps import RolloutHalf, update_from
 from dagrpo.cli.replay.recomputation import replay
 from dagrpo.cli.replay.recorded_run import unfinished
-from dagrpo.cli.train.half_steps import RolloutHalf, update_from
 from dagrpo.core.errors import UserError
 from dagrpo.core.trajectory import GradedTrajectory, Prompt, TokenSample, Trajectory
 from dagrpo.core.types import Score

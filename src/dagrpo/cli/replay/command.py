@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dagrpo.cli.shared import Run, Seed
+from dagrpo.cli.show.place import run_folder
 from dagrpo.core.errors import UserError
 from dagrpo.utils.console import VisibleConsole
 
@@ -29,19 +30,14 @@ def replay(
     """Recompute steps of a run from its rollouts; exit code 1 if gradients or weights differ from the recorded ones."""
     from dagrpo.cli.replay.recorded_run import read_run
 
-    recorded = read_run(_folder(run, seed))
+    folder = Path(run)
+    is_seed = folder.is_dir() and folder.name.startswith("seed_")
+    recorded = read_run(folder if is_seed else run_folder(run, seed))
     numbers = require_recorded(recorded, [recorded.steps] if steps is None else steps_of(steps))
     computed = recorded.computed(numbers)
     if computed.processes > 1 and "WORLD_SIZE" not in os.environ:
         raise typer.Exit(_in_processes(computed, recorded.folder, numbers))
     _replay(recorded, numbers, computed)
-
-
-def _folder(run: str, seed: int | None) -> Path:
-    from dagrpo.cli.show.place import run_folder
-
-    folder = Path(run)
-    return folder if folder.is_dir() and folder.name.startswith("seed_") else run_folder(run, seed)
 
 
 def steps_of(text: str) -> list[int]:
@@ -74,15 +70,11 @@ def require_recorded(run: "RecordedRun", steps: Sequence[int]) -> Sequence[int]:
             if recorded
             else "train again with a lower one"
         )
+        named = f"step {steps[0]}" if len(steps) == 1 else f"the steps {steps[0]} to {steps[-1]}"
         raise UserError(
-            f"{run.folder} has recorded nothing of what it computed in {_named(steps)} "
-            f"(training.digests_every): {remedy}."
+            f"{run.folder} has recorded nothing of what it computed in {named} (training.digests_every): {remedy}."
         )
     return steps
-
-
-def _named(steps: Sequence[int]) -> str:
-    return f"step {steps[0]}" if len(steps) == 1 else f"the steps {steps[0]} to {steps[-1]}"
 
 
 def _in_processes(computed: "Computed", folder: Path, steps: Sequence[int]) -> int:
@@ -96,9 +88,7 @@ def _in_processes(computed: "Computed", folder: Path, steps: Sequence[int]) -> i
 
 
 def _replay(run: "RecordedRun", steps: Sequence[int], computed: "Computed") -> None:
-
-    from dagrpo.cli.replay import terminal
-    from dagrpo.cli.replay.recomputation import replay
+    from dagrpo.cli.replay import recomputation
     from dagrpo.trainer.state.digests import computed_by
     from dagrpo.utils.determinism import explained
     from dagrpo.utils.distributed import process_group
@@ -106,11 +96,11 @@ def _replay(run: "RecordedRun", steps: Sequence[int], computed: "Computed") -> N
     deterministic, copies = run.rollout.deterministic, computed.copies
     with explained(), process_group(computed.threads, deterministic=deterministic, copies=copies) as world:
         here = computed_by(world, computed.budget, computed.hashed_by)
-        checks = replay(run, steps, world)
+        checks = recomputation.replay(run, steps, world)
     if not world.is_rank_zero:
         return
     console = VisibleConsole(highlight=False, markup=False, emoji=False)
-    console.print(terminal.table(run, [check for check in checks if check.step in steps or check.difference]))
-    console.print(terminal.basis(run, checks, here))
-    if difference := terminal.first_difference(checks):
+    console.print(recomputation.table(run, [check for check in checks if check.step in steps or check.difference]))
+    console.print(recomputation.basis(run, checks, here))
+    if difference := recomputation.explain_difference(checks):
         raise UserError(difference)

@@ -71,7 +71,9 @@ class UpdatedPolicy:
                 f"The rollouts of step {step} have no teacher_logprobs, which {run.algorithm.distils[0]} learns from: name those "
                 "of a run with algorithm.teacher."
             )
-        self._prepare(budget)
+        if budget not in self._prepared:
+            prepare(self._policy, budget, self._world)
+            self._prepared.add(budget)
         update = PolicyUpdate(
             policy=self._policy,
             reference=self._reference,
@@ -90,11 +92,6 @@ class UpdatedPolicy:
         stats = update.run(step - 1, batch)
         self._saved = update.saved
         return stats
-
-    def _prepare(self, budget: Budget) -> None:
-        if budget not in self._prepared:
-            prepare(self._policy, budget, self._world)
-            self._prepared.add(budget)
 
     def _require_known_tokens(self, step: int, batch: Batch) -> None:
         vocabulary = int(self.model.config.get_text_config().vocab_size)

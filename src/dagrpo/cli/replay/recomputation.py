@@ -3,18 +3,26 @@
 No engine is opened, and nothing is sampled.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+
+from rich.table import Table
+from rich.text import Text
 
 from dagrpo.cli.replay.policy import UpdatedPolicy
 from dagrpo.cli.replay.recorded_run import RecordedRun
-from dagrpo.cli.replay.recorded_step import RecordedStep, pictures_of, read_step
+from dagrpo.cli.replay.recorded_step import pictures_of, read_step
 from dagrpo.core.errors import UserError
 from dagrpo.trainer.state import states
-from dagrpo.trainer.state.digest_table import StepDigests, TensorDigests
+from dagrpo.trainer.state.digest_table import Computed, StepDigests, TensorDigests, joint_digest
 from dagrpo.trainer.state.digests import read, weight_digests
 from dagrpo.utils.determinism import compute_deterministically
 from dagrpo.utils.distributed import World
+from dagrpo.utils.environment import environment
+
+HEADINGS = ("step", "computed from", "gradient", "", "weights", "", "gradient norm", "logprobs differ by at most")
+DIGITS = 16  # hex digits of a digest
+SAME, DIFFERENT, UNKNOWN = ("same", "green"), ("differs", "bold red"), ("not recorded", "dim")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,11 +116,9 @@ class Recomputation:
                 f"differ first in {different}. Move it away to replay from an earlier one."
             )
 
-    def _read(self, step: int) -> RecordedStep:
-        return read_step(self._run.table(step), self._run.training, self._pictures)
-
     def _check(self, step: int) -> StepCheck:
-        recorded, table = self._run.digests[step], self._read(step)
+        recorded = self._run.digests[step]
+        table = read_step(self._run.table(step), self._run.training, self._pictures)
         stats = self._policy.update(step, table.batch, recorded.computed.budget, recorded.computed.hashed_by)
         self._finished = step
         return StepCheck(
@@ -141,3 +147,63 @@ def first_difference(recorded: TensorDigests, computed: TensorDigests) -> str | 
     """Return the first tensor name whose digests differ."""
     names = sorted(recorded.keys() | computed.keys())
     return next((name for name in names if recorded.get(name) != computed.get(name)), None)
+
+
+def table(run: RecordedRun, checks: Sequence[StepCheck]) -> Table:
+    """Return a table with one row per step; the digests are the recorded ones."""
+    table_of_steps = Table(title=Text(str(run.folder)), title_justify="left")
+    for heading in HEADINGS:
+        table_of_steps.add_column(heading)
+    for check in checks:
+        gradients = [joint_digest(each) for each in check.recorded.gradients]
+        table_of_steps.add_row(
+            str(check.step),
+            f"step {check.after}" if check.after else "initial",
+            ", ".join(digest[:DIGITS] for digest in gradients),
+            _verdict(check, agrees=check.gradient_agrees),
+            joint_digest(check.recorded.weights)[:DIGITS] if check.is_compared else "",
+            _verdict(check, agrees=check.weights_agree),
+            f"{check.recorded_grad_norm:.6g}" + ("" if check.difference is None else f", now {check.grad_norm:.6g}"),
+            f"{check.largest_logprob_difference:.1e}",
+        )
+    return table_of_steps
+
+
+def _verdict(check: StepCheck, *, agrees: bool) -> Text:
+    return Text(*((SAME if agrees else DIFFERENT) if check.is_compared else UNKNOWN))
+
+
+def basis(run: RecordedRun, checks: Sequence[StepCheck], here: Computed) -> str:
+    """Return how many recomputed steps agree with the run, and which conditions here differ from the run's."""
+    compared = [check for check in checks if check.is_compared]
+    agree = sum(check.difference is None for check in compared)
+    lines = [f"{agree} of {len(compared)} steps that were computed again agree bit for bit in gradient and weights."]
+    if without := len(checks) - len(compared):
+        lines.append(
+            f"{without} more were computed on the way, of which nothing is recorded "
+            "(training.digests_every): the weights after a later step follow from them."
+        )
+    lines += _not_comparable(run, checks[-1].recorded.computed, here)
+    return "\n".join(lines)
+
+
+def _not_comparable(run: RecordedRun, recorded: Computed, here: Computed) -> list[str]:
+    """Return warnings about conditions that may change digests by rounding, without an error."""
+    own = {"device": here.device, **{k: v for k, v in environment(on_gpu=True).items() if k != "device"}}
+    packages = {k: v for k, v in (run.environment or {}).items() if k in {"machine", "torch", "transformers"}}
+    then: Mapping[str, str] = {"device": recorded.device, **packages}
+    other = [f"{name} {value} (here {own.get(name, 'none')})" for name, value in then.items() if own.get(name) != value]
+    return [f"The run was computed with {', '.join(other)}: small differences may be rounding."] if other else []
+
+
+def explain_difference(checks: Sequence[StepCheck]) -> str | None:
+    """Return a sentence about the first step that differs from the recorded one."""
+    for check in checks:
+        if (difference := check.difference) is not None:
+            start = f"the state of step {check.after}" if check.after else "the initial checkpoint"
+            return (
+                f"Step {check.step}, computed again from {start}, is not what the run recorded: the {difference.kind} of its update "
+                f"{difference.update} differs first in {difference.tensor} (gradient norm {check.recorded_grad_norm:.6g} then, "
+                f"{check.grad_norm:.6g} now; logprobs up to {check.largest_logprob_difference:.1e} apart)."
+            )
+    return None

@@ -52,7 +52,8 @@ class RecordedRun:
 
         Raises UserError if the number of processes, threads or copies, or the device, differs between them.
         """
-        first = self._first_to_compute(steps[0])
+        saved = states.nearest(self.state, steps[0] - 1)
+        first = 1 if saved is None else saved.step + 1
         for step in range(first + 1, steps[-1] + 1):
             before, this = self.digests[step - 1].computed, self.digests[step].computed
             if _described(before) != _described(this):
@@ -62,11 +63,6 @@ class RecordedRun:
                     f"for later ones where the state after step {step - 1} was kept (runtime.training.keep_states)."
                 )
         return self.digests[steps[-1]].computed
-
-    def _first_to_compute(self, step: int) -> int:
-        """Return the step after the newest state before `step`; 1 without such a state."""
-        saved = states.nearest(self.state, step - 1)
-        return 1 if saved is None else saved.step + 1
 
 
 def _described(computed: Computed) -> str:
@@ -79,16 +75,13 @@ def read_run(folder: Path) -> RecordedRun:
     provenance = folder / "policy" / PROVENANCE
     if provenance.is_file():
         return _finished(folder, provenance)
-    states = [path for path in sorted(STATES.glob(f"*/{DESCRIPTION}")) if _is_of(path, folder)]
-    if not states:
+    described = {path: Path(read_object(path)["rollouts"]) for path in STATES.glob(f"*/{DESCRIPTION}")}
+    own = [path for path, rollouts in described.items() if rollouts.resolve().parent.parent == folder.resolve()]
+    if not own:
         raise UserError(
             f"{folder} has no {provenance.relative_to(folder)}, and {STATES} has no state of it: run the stage train first."
         )
-    return unfinished(folder, max(states, key=lambda path: path.stat().st_mtime).parent)
-
-
-def _is_of(description: Path, folder: Path) -> bool:
-    return Path(read_object(description)["rollouts"]).resolve().parent.parent == folder.resolve()
+    return unfinished(folder, max(own, key=lambda path: path.stat().st_mtime).parent)
 
 
 def unfinished(folder: Path, states: Path) -> RecordedRun:

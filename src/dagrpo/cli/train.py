@@ -1,4 +1,4 @@
-"""`dagrpo train`: one half of training steps, to locate faults."""
+"""Command `dagrpo train`: one half of training steps, to locate faults."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
     from dagrpo.config.schema import Params
     from dagrpo.trainer.run import TrainingRun
-    from dagrpo.trainer.state.states import SavedState
 
 Figures = Iterator[tuple[int, dict[str, float]]]  # (step, from 1; its figures to print)
 STEP = re.compile(r"step_([0-9]{5,})\.parquet")
@@ -54,13 +53,8 @@ def train(
     tables = None if from_rollouts is None else tables_in(from_rollouts, numbers)
     threads = threads_of(STAGE, run.runtime)
     fix_threads(threads)
-    _work(run, tables, numbers, state, threads)
 
-
-def _work(
-    run: "TrainingRun", tables: dict[int, Path] | None, numbers: Sequence[int] | None, state: Path | None, threads: int
-) -> None:
-    from dagrpo.cli.train.half_steps import RolloutHalf, update_from
+    from dagrpo.cli.replay.half_steps import RolloutHalf, update_from  # torch, with as many threads
     from dagrpo.trainer.state.states import named
     from dagrpo.utils.determinism import compute_deterministically, explained
     from dagrpo.utils.distributed import process_group
@@ -70,17 +64,14 @@ def _work(
     with explained(), process_group(threads) as world:
         if tables is None:
             folder = run.rollouts.parent
-            steps = RolloutHalf(run, world, start).write(numbers or [_next(start)], folder)
-            _show(((step, of_rollouts(table)) for step, table in steps), "rollouts", folder)
+            following = [1 if start is None else start.step + 1]
+            made = RolloutHalf(run, world, start).write(numbers or following, folder)
+            _show(((step, describe_rollouts(table)) for step, table in made), "rollouts", folder)
         else:
             _show(update_from(run, tables, start, world), "updates", run.metrics.parent)
 
 
-def _next(start: "SavedState | None") -> int:
-    return 1 if start is None else start.step + 1
-
-
-def of_rollouts(table: "pa.Table") -> dict[str, float]:
+def describe_rollouts(table: "pa.Table") -> dict[str, float]:
     """Return means over a step's attempts without discarded ones, and the distance between engine and trainer."""
     import pyarrow.compute as pc
 
@@ -102,7 +93,6 @@ def of_rollouts(table: "pa.Table") -> dict[str, float]:
 
 
 def _show(figures: Figures, what: str, folder: Path) -> None:
-    """Print each step's figures as they arrive."""
     for step, values in figures:
         print(f"step {step}: " + ", ".join(f"{name} {value:.6g}" for name, value in values.items()), flush=True)
     print(f"The {what} are in {folder}.")

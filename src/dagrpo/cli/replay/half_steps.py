@@ -63,15 +63,14 @@ class RolloutHalf:
             former = self._start
             for step in steps:
                 if step != former + 1:
-                    source.sampler.prompt_sampler = self._prompts_before(step)
+                    run, saved = self._setup.run, self._notes.get(PROMPTS) if step - 1 == self._start else None
+                    source.sampler.prompt_sampler = PromptSampler(
+                        self._setup.prompts, run.training, run.seed, finished=step - 1, saved=saved
+                    )
                 former = step
                 table = _table(step, source.sampler, update)
                 write_attempts(folder / step_file(step), table)
                 yield step, table
-
-    def _prompts_before(self, step: int) -> PromptSampler:
-        run, saved = self._setup.run, self._notes.get(PROMPTS) if step - 1 == self._start else None
-        return PromptSampler(self._setup.prompts, run.training, run.seed, finished=step - 1, saved=saved)
 
 
 def _table(step: int, sampler: StepSampler, update: PolicyUpdate) -> pa.Table:
