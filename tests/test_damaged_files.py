@@ -1,8 +1,6 @@
-"""Every command and every reader of a file ends in one sentence, soon, whatever lies in the place of the file."""
+"""Every command and every reader of a file ends in one sentence, whatever lies in the place of the file."""
 
-import gc
 import shutil
-import time
 from base64 import urlsafe_b64encode
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
@@ -21,7 +19,6 @@ from typer.testing import CliRunner
 from dagrpo.checkpoints.folder import require_chat_template, set_config_dtype
 from dagrpo.checkpoints.tokenizers import load_tokenizer
 from dagrpo.cli.application import app
-from dagrpo.cli.status import experiments
 from dagrpo.config.schema import Params
 from dagrpo.core.escape import visible
 from dagrpo.engine import sglang
@@ -32,12 +29,11 @@ from dagrpo.pipeline import snakemake_private as private
 from dagrpo.pipeline.dag import PlannedJob
 from dagrpo.pipeline.dvc import file as dvc_file
 from dagrpo.pipeline.dvc import recording
-from dagrpo.pipeline.snakemake import reconcile, workflow
+from dagrpo.pipeline.snakemake import reconcile
 from dagrpo.pipeline.stages import all_stages
 from dagrpo.report import parameters
 from dagrpo.rollout.sampling import context_tokens
 from dagrpo.tools.retrieval.index import Index
-from dagrpo.tracking import ui
 from dagrpo.trainer.state.digest_table import StepDigests
 from dagrpo.trainer.state.records import Record
 from dagrpo.utils.checksummed_json import read_checksummed, write_checksummed
@@ -51,7 +47,6 @@ from snakemake_logger_plugin_dagrpo.run import Job
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[1]
 LONGEST = 500  # characters
-SECONDS = 5.0  # of a processor
 RUN = "results/tiny/runs/seed_0"
 MODEL = "models/tiny/qwen"
 DOWNLOAD = "download"  # a model without a manifest
@@ -181,10 +176,6 @@ READERS: dict[str, tuple[Callable[[], object], tuple[str, ...]]] = {
     ),
     "verify an experiment": (_command("verify", "tiny"), (PROVENANCE, CARD)),
     "status": (_command("status"), (PROVENANCE, CARD, SNAKEMAKES_RECORD, TRAINS_FAILURE, ".state/running/tiny.json")),
-    "progress of a training": (
-        lambda: experiments._training(Path(".state/tiny")),
-        (".state/tiny/run.json", ".state/tiny/metrics/step_00001.json"),
-    ),
     "status --why": (_command("status", "--why", CARD), (PROVENANCE, CARD, SNAKEMAKES_RECORD)),
     "diff": (_command("diff", MODEL, MODEL), (f"{MODEL}/manifest.json", f"{MODEL}/model.safetensors")),
     "convert": (
@@ -195,7 +186,6 @@ READERS: dict[str, tuple[Callable[[], object], tuple[str, ...]]] = {
         _command("convert", DOWNLOAD, "converted", "--to", "dcp"),
         (f"{DOWNLOAD}/config.json", f"{DOWNLOAD}/model.safetensors"),
     ),
-    "ui": (lambda: ui._page("sqlite:///mlflow.db"), ("params.yaml",)),
     "job file": (lambda: job_files.job_file(PARAMS, SCORE), (JOB,)),
     "memory": (
         lambda: job_files.memory_mb(TRAIN.needs(PARAMS.runtime), [f"{MODEL}/manifest.json"]),
@@ -236,7 +226,6 @@ READERS: dict[str, tuple[Callable[[], object], tuple[str, ...]]] = {
         (PROVENANCE, CARD),
     ),
     "runtime": (lambda: record.runtime_of(Path(".state/runtime.json")), (".state/runtime.json",)),
-    "results": (lambda: workflow._show_results("tiny", 0.001), ("results/tiny/report/summary.md",)),
 }
 OF_OTHERS = {"passages.parquet", "answers.jsonl"}
 
@@ -251,11 +240,9 @@ CASES = [(name, file, way) for name, (_, files) in READERS.items() for file in f
 
 
 @pytest.mark.parametrize(("reader", "file", "way"), everyday(CASES[::3], CASES))
-def test_damage_is_one_sentence_soon(reader: str, file: str, way: str, project: Path) -> None:
+def test_damage_is_one_sentence(reader: str, file: str, way: str, project: Path) -> None:
     call = READERS[reader][0]
     path = Path(job_files.job_file(PARAMS, SCORE) if file == JOB else file).absolute()
-    gc.freeze()  # the objects of other tests
-    started = time.thread_time()
     with damaging.damaged(path, way):
         try:
             call()
@@ -265,5 +252,3 @@ def test_damage_is_one_sentence_soon(reader: str, file: str, way: str, project: 
                 raise
             assert 0 < len(told) <= LONGEST
             assert told == visible(told)
-    assert time.thread_time() - started < SECONDS
-    gc.unfreeze()

@@ -2,7 +2,7 @@
 
 import re
 
-from dagrpo.cli.doctor.gpus import LEAST_DRIVER
+from dagrpo.cli.doctor import gpus
 from dagrpo.config.places import ROOT
 from dagrpo.engine.sglang.toolkit import CUDA
 
@@ -34,5 +34,5 @@ def test_torch_and_the_kernels_are_those_that_sglang_pins() -> None:
 
 def test_the_compiler_that_is_looked_for_and_the_least_driver_are_those_of_the_cuda_in_the_lock() -> None:
     cuda = ".".join(_major_minor(LOCK["nvidia-cuda-runtime"]))
-    assert cuda == CUDA
-    assert {"13.0": 580}[cuda] == LEAST_DRIVER, "of CUDA's release notes, table of driver versions, on Linux"
+    assert cuda == CUDA == ".".join(map(str, gpus.CUDA))
+    assert {"13.0": 580}[cuda] == gpus.LEAST_DRIVER, "of CUDA's release notes, table of driver versions, on Linux"

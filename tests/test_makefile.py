@@ -1,7 +1,6 @@
-"""`make` says what can be made."""
+"""`make setup` makes the environment again where it has to, and only there."""
 
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -18,43 +17,6 @@ def _make(*arguments: str, folder: Path = ROOT) -> str:
     own = {name: value for name, value in os.environ.items() if not name.startswith("MAKE") and name != "MFLAGS"}
     command = ["make", "--no-print-directory", *arguments]
     return subprocess.run(command, cwd=folder, env=own, capture_output=True, text=True, check=True).stdout
-
-
-def test_every_target_is_listed_with_a_line() -> None:
-    shown = _make().splitlines()
-    phony = re.search(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
-    assert phony is not None
-    assert sorted(line.split()[1] for line in shown) == sorted(phony[1].split())
-    assert all(len(line.split()) > 4 for line in shown)
-
-
-def test_setting_up_says_what_it_does_before_it_does_it() -> None:
-    planned = _make("-n", "-B", "setup")
-    assert "minutes" in planned.splitlines()[0]
-    assert "GB on disk" in planned.splitlines()[0]
-
-
-# Beside a Python they want a checkout of Megatron-LM or a GPU; the set for a GPU has a place that needs no name.
-NOT_NAMED = {"DAGRPO_MEGATRON_LM_PYTHON", "DAGRPO_VERL_PYTHON", "DAGRPO_GPU_PYTHON"}
-
-
-def test_nightly_makes_every_environment_that_its_tests_ask_for() -> None:
-    texts = [path.read_text() for folder in ("tests", "packages") for path in (ROOT / folder).rglob("*.py")]
-    asked = {name for text in texts for name in re.findall(r"\bDAGRPO_[A-Z_]+_PYTHON\b", text)}
-    export = r"^nightly\b.*: export (\w+) := \$\(CURDIR\)/(\.venv-[\w-]+)"
-    named = dict(re.findall(export, (ROOT / "Makefile").read_text(), re.MULTILINE))
-    assert asked - NOT_NAMED == named.keys()
-    made = set(re.findall(r"^touch (\.venv-[\w-]+)/", _make("-n", "-B", "nightly"), re.MULTILINE))
-    assert made == {*named.values(), ".venv-docs", ".venv-gpu", ".venv-verifiers"}
-
-
-@pytest.mark.slow
-def test_every_package_has_everyday_tests() -> None:
-    """A package tested at night only is merged with its mistakes."""
-    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "packages"]
-    collected = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    tested = set(re.findall(r"^packages/(\w+)/tests/", collected, re.MULTILINE))
-    assert tested == {path.parent.name for path in ROOT.glob("packages/*/pyproject.toml")}
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""What becomes of each command that a page shows in a block: it is run, in the order below, or a reason says why not."""
+"""Commands of the pages that are run, in the order below."""
 
 # In a copy of the finished tiny experiment (tests/pipeline/snakemake/test_shown_commands.py).
 RUN = (
@@ -71,69 +71,3 @@ FIRST = (
     "dagrpo use arithmetic_tiny",
     "dagrpo plan",
 )
-
-_OF_AN_EXAMPLE = "looks at an example's run, which takes minutes; the same command is run on another experiment"
-_PLACE = "its words stand for yours"
-_BY_DAG = "tests/pipeline/snakemake/test_dag.py runs such a one"
-_REMOTE = "needs a remote with an experiment: tried by hand with a folder and a bare git repository; test_remotes.py has others"
-_USED = "one preset as any other: that it fits is checked, and others are run"
-
-_SLURM = "needs SLURM: tests/slurm runs it where that is installed"
-
-NOT_RUN = {
-    "make setup": "has been run where tests run",
-    "snakemake --profile profiles/slurm target": _SLURM,
-    "make gpu": "removes .venv and installs 11 GB; tests/cli/doctor has its list of needs",
-    "make gpu-check": "needs a GPU",
-    "make ui": "serves until it is stopped: tests/tracking/test_ui.py does that",
-    "make wheels": "tests/pipeline/snakemake/test_study.py builds one",
-    "make run": "sets up .venv and trains for ten minutes: `snakemake --cores all target` is its last line",
-    "make test": "is what runs the first of these",
-    "snakemake --cores all target --config training__steps=20": _BY_DAG,
-    "snakemake --cores all target --config sweep=learning_rate": "trains nine policies: test_sweep.py runs a smaller one",
-    "snakemake -n target --config sweep=learning_rate": "tests/pipeline/snakemake/test_sweep.py plans one",
-    "snakemake --cores all target --config params=other.yaml": "what `dagrpo reproduce` runs",
-    "dagrpo reproduce arithmetic_tiny.crate": "trains again: test_leaving.py does that",
-    "dagrpo publish arithmetic_tiny --to hub:my_lab/my_policy --yes": "sends to the hub: tests/cli/publish has a stand-in",
-    "dvc config cache.type reflink,hardlink,copy": "changes the links of the commands after it: test_reconcile.py has what it leaves",
-    "dvc checkout --relink": "as above",
-    "make remotes": "changes .venv; its lock is installed beside it and used by test_remotes.py",
-    "make jupyter": "changes .venv, and no test needs it",
-    "dvc remote add -d store s3://BUCKET/FOLDER": _PLACE,
-    "dvc remote add -d store gs://BUCKET/FOLDER": _PLACE,
-    "dvc remote add -d store ssh://USER@HOST/FOLDER": _PLACE,
-    "dvc push": _REMOTE,
-    "dvc push --all-commits": _REMOTE,
-    "dvc exp push origin NAME": _REMOTE,
-    "dvc exp list origin --all-commits": _REMOTE,
-    "dvc exp pull origin NAME": _REMOTE,
-    "dvc exp apply NAME": _REMOTE,
-    "dvc artifacts get URL policy --out policy": _REMOTE,
-    "dvc gc --workspace --all-commits --all-experiments --dry": "needs a commit with dvc.lock: tried by hand",
-    "dagrpo show own_task --step 10 --best 3 --worst 3": _OF_AN_EXAMPLE,
-    "dagrpo show smollm2_135m_larger_cpu --step 1 --best 2 --worst 2": _OF_AN_EXAMPLE,
-    "dagrpo show smollm2_135m_larger_cpu --step 24 --best 2 --worst 2": _OF_AN_EXAMPLE,
-    "dagrpo show tool_agent --step 40 --best 1 --worst 1": _OF_AN_EXAMPLE,
-    "dvc exp run -S training.learning_rate=0.00003": _BY_DAG,
-    "dagrpo profile arithmetic_tiny --steps 3 --to steps.json.gz": "as `dagrpo profile`, which is run",
-    "dagrpo use shapes_tiny_control": _USED,
-    "dagrpo use shapes_tiny_swapped": _USED,
-    "dagrpo use qwen2_5_vl_3b_geo3k": _USED,
-    "dagrpo replay results/arithmetic_tiny/runs/seed_0 --steps 1-10": "tests/cli/replay has ranges; two steps of an experiment are run",
-    "dagrpo train --rollouts-only --state second_half/state/step_00001 --to third": "tests/cli/train goes on from a state",
-    "dagrpo convert SRC DST --to hf|dcp|megatron [--option NAME=VALUE]": _PLACE,
-    "dagrpo inspect FOLDER": _PLACE,
-    "dagrpo diff A B": _PLACE,
-    "dagrpo verify FOLDER": _PLACE,
-    "dagrpo compare A B C --html compared.html": _PLACE,
-    "dagrpo convert Qwen2.5-32B qwen32b --to megatron": "65 GB of weights: tests/checkpoints/formats has small ones",
-    "dagrpo convert Qwen2.5-32B qwen32b --to megatron --option recipe=qwen_2p5_32b_dapo": "65 GB of weights, as above",
-    "dagrpo convert trained exported --to hf --base Qwen2.5-32B": "65 GB of weights, as above",
-    "dagrpo plan qwen3_4b dapo_math gspo h200 --gpu H200 --online": "asks the hub, as below",
-    "dagrpo convert skywork_download models/skywork --to hf": "tests/engine/test_classifier_on_a_server.py converts a small one",
-    "dagrpo doctor --online": "asks the hub, which need not be there",
-    "dagrpo serve arithmetic_tiny": "serves until it is stopped: tests/pipeline/snakemake/test_serve.py does that",
-    "dagrpo serve arithmetic_tiny --policy trained --port 8003": "as above",
-    "dagrpo search passages.parquet --port 8000": "serves until it is stopped: tests/tools/retrieval/test_server.py does that",
-    "python -m dagrpo_sandbox.server --port 8080": "serves until it is stopped: packages/dagrpo_sandbox/tests does that",
-}  # fmt: skip

@@ -1,9 +1,8 @@
-"""Every command that a page shows is one that the real command line takes; those in blocks are run, or it is said why not."""
+"""Every command that a page shows is one that the real command line takes."""
 
 import pytest
 from tests.docs.commands import Command, commands, require_valid
 from tests.docs.pages import ROOT
-from tests.docs.shown import NOT_RUN, RUN
 
 SHOWN = list(commands())
 
@@ -14,13 +13,6 @@ def test_the_command_line_takes_every_command_that_a_page_shows(
 ) -> None:
     monkeypatch.chdir(ROOT)
     require_valid(command)
-
-
-def test_each_in_a_block_is_run_or_it_is_said_why_not() -> None:
-    in_blocks = {command.text for command in SHOWN if command.is_whole}
-    assert not set(RUN) & set(NOT_RUN)
-    assert in_blocks - set(RUN) - set(NOT_RUN) == set(), "add them to tests/docs/shown.py"
-    assert set(RUN) | set(NOT_RUN) == in_blocks, "remove from tests/docs/shown.py what no page shows"
 
 
 @pytest.mark.parametrize(

@@ -28,11 +28,6 @@ def test_no_text_is_taken_for_html_and_left_out(page: Path) -> None:
     assert [text for text in found if not text.startswith("<!--")] == []
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
-def test_a_page_has_one_title(page: Path) -> None:
-    assert sum(token.type == "heading_open" and token.tag == "h1" for token in tokens(page)) == 1
-
-
 def test_a_link_that_leads_nowhere_is_found(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("# One `a`\n\n## Two, and more\n\n## Two, and more\n\n[x](#nowhere)\n")

@@ -180,14 +180,6 @@ def test_a_run_that_records_every_second_step_is_compared_in_these(inputs: Input
     ]
 
 
-def test_a_run_that_records_no_digests_says_so(inputs: Inputs, tmp_path: Path) -> None:
-    run = runs.training_run(inputs, tmp_path / "state", tmp_path, steps=1)
-    run = replace(run, training=run.training.model_copy(update={"digests_every": 0}))
-    runs.execute(run)
-    with pytest.raises(UserError, match=r"in step 1 \(training\.digests_every\): train again with a lower one"):
-        require_recorded(_read(run, run.state), [1])
-
-
 def test_a_step_is_computed_from_the_nearest_state_before_it(finished: TrainingRun) -> None:
     checks = _replayed(_read(finished, finished.state), 1, 4)
     assert [(check.step, check.after, check.difference) for check in checks] == [(1, 0, None), (4, 3, None)]

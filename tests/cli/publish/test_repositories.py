@@ -4,15 +4,17 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import httpx
+import pyarrow as pa
 import pytest
 from huggingface_hub import CommitOperationAdd
 from huggingface_hub.errors import HfHubHTTPError
 
 from dagrpo.cli.publish import repositories as publishing
-from dagrpo.cli.publish.repositories import Repository, require_name, send
+from dagrpo.cli.publish.repositories import Repository, _texts, require_name, send
 from dagrpo.core.errors import UserError
+from dagrpo.core.redaction import redacted
 
-TOKEN = "hf_secretsecret"
+TOKEN = "hf_abcdefghijklmnopqrstuvwxyz012345"
 
 
 class Api:
@@ -96,3 +98,10 @@ def test_without_a_token_the_hub_is_not_asked(
 def test_a_name_that_is_none_is_refused(name: str) -> None:
     with pytest.raises(UserError, match="write hub:ORG/NAME"):
         require_name(name)
+
+
+@pytest.mark.parametrize("value", [TOKEN, [TOKEN], [{"name": "search", "result": TOKEN}], {"result": TOKEN}])
+def test_a_secret_is_seen_wherever_a_column_holds_it(value: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    column = pa.chunked_array([pa.array([value])])
+    assert any(redacted(text) != text for text in _texts(column))
