@@ -5,6 +5,7 @@ are in .snakemake/log in any case.
 """
 
 import errno
+import json
 import logging
 import os
 import shlex
@@ -140,7 +141,7 @@ class LogHandler(LogHandlerBase):
         jobs = [job for job in [*self._run.failed, *self._run.running.values()] if job.log is not None]
         failures = [failure_of(job, stopping=self._stopping) for job in jobs]
         command = (
-            "dvc repro" if _under_dvc() else shlex.join([Path(sys.argv[0]).name, *corrected(sys.argv[1:], failures)])
+            _dvcs_command() if _under_dvc() else shlex.join([Path(sys.argv[0]).name, *corrected(sys.argv[1:], failures)])
         )
         self._console.print(panel(failures, command), width=min(self._console.width, MAX_WIDTH))
 
@@ -163,6 +164,14 @@ def _own_words(handler: LogHandlerBase) -> Handler:
 def _under_dvc() -> bool:
     """Return True if DVC runs this workflow for one of its stages."""
     return "DVC_STAGE" in os.environ
+
+
+def _dvcs_command() -> str:
+    """Return the command that goes on: in the copy of `dvc exp run --temp`, which nobody enters, the one that made it."""
+    if Path(os.environ.get("DVC_ROOT", "")).resolve() == Path.cwd():
+        return "dvc repro"
+    note = Path(".state/dvc.json")  # as pipeline/locks.py writes it
+    return json.loads(note.read_text())["command"] if note.exists() else "dvc exp run --temp"  # type: ignore[no-any-return]
 
 
 _handle_any_error = logging.Handler.handleError

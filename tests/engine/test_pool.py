@@ -5,6 +5,7 @@ import socket
 import threading
 import time
 from array import array
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from dagrpo.checkpoints.tensors import StateTensors
 from dagrpo.core.types import SamplingRequest, ScoringRequest
 from dagrpo.engine.errors import ServerError, ServerGone, ServerLost
 from dagrpo.engine.http import Endpoint
-from dagrpo.engine.pool import split
+from dagrpo.engine.pool import SLICES_IN_FLIGHT, split
 from dagrpo.engine.sessions import SLICE
 from dagrpo.engine.sglang.client import ServerClient
 
@@ -170,6 +171,36 @@ def test_when_one_of_several_servers_dies_its_sessions_go_on_at_the_others(
         (1,),
         (2,),
     ]
+
+
+def test_slices_of_a_server_that_dies_are_spread_over_the_others(serve: Serve, pool_of: MakePool) -> None:
+    dying, others = serve(), [serve(), serve()]
+    pool = pool_of(at(dying, diagnose=lambda: DEATH), *map(at, others))
+    dying.http.shutdown()
+    dying.http.server_close()
+    batch = [request(token) for token in range(6 * SLICE)]
+    assert [each.token_ids for each in pool.generate(batch, lockstep=False)] == [(token,) for token in range(6 * SLICE)]
+    assert [len(server.asked) for server in others] == [3, 3], "two slices each, and one of the two of the dead one"
+
+
+def test_a_server_gets_no_more_slices_at_a_time_than_can_be_spread_where_it_dies(
+    serve: Serve, pool_of: MakePool
+) -> None:
+    most, together = SLICES_IN_FLIGHT, threading.Barrier(SLICES_IN_FLIGHT + 1)
+    lock, now, seen = threading.Lock(), 0, 0
+
+    def answer(body: dict[str, Any]) -> tuple[int, Any]:
+        nonlocal now, seen
+        with lock:
+            now, seen = now + 1, max(seen, now + 1)
+        with suppress(threading.BrokenBarrierError):
+            together.wait(0.5)
+        with lock:
+            now -= 1
+        return 200, [reply(prompt[-1]) for prompt in body["input_ids"]]
+
+    pool_of(at(serve(Echo(answer)))).generate([request(1)] * (most + 1) * SLICE, lockstep=False)
+    assert seen == most
 
 
 class Digested(Echo):

@@ -74,6 +74,7 @@ def test_a_verdict_is_a_share_of_the_best_score_and_its_cost_is_counted(judge: J
         "reward/judge_calls": 2.0,
         "reward/judge_tokens": 220.0,
         "reward/judge_unparsable_fraction": 0.0,
+        "reward/judge_without_answer_fraction": 0.0,
     }
 
 
@@ -84,6 +85,7 @@ def test_a_thought_is_not_shown_and_an_attempt_without_an_answer_is_worth_0_and_
     assert "<attempt>\nIt is 4.\n</attempt>" in question
     assert metrics["reward/judge_calls"] == 1.0
     assert metrics["reward/judge_unparsable_fraction"] == 0.0
+    assert metrics["reward/judge_without_answer_fraction"] == 0.75
 
 
 def test_a_run_repeats_without_the_judge(judge: Judge) -> None:

@@ -31,10 +31,11 @@ def test_scores_are_normalised_and_clipped_and_asked_for_in_one_batch() -> None:
     with Grader(1.0, processes=1, reward_model=model) as grader:
         graded = grade([attempt(text) for text in texts], reward, grader)
         metrics = grader.metrics(reward)
-        assert grader.metrics(reward) == {"reward/reward_model_clipped_fraction": 0.0}
+        assert grader.metrics(reward) == dict.fromkeys(metrics, 0.0)
     assert [each.score.components["reward_model"] for each in graded] == [-1.5, -0.5, 0.0, 1.0, 2.0]
     assert [each.score.reward for each in graded] == [-0.75, -0.25, 0.0, 0.5, 1.0]
-    assert metrics == {"reward/reward_model_clipped_fraction": 0.25}, "of those that the model scored"
+    shares = {"clipped_fraction": 0.25, "without_answer_fraction": 0.2}  # of those that the model scored; of all
+    assert metrics == {f"reward/reward_model_{name}": share for name, share in shares.items()}
     (batch,) = model.asked
     assert list(batch[0]) == [{"role": "user", "content": "1+2=?"}, {"role": "assistant", "content": "abc"}]
 

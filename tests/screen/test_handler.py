@@ -6,14 +6,19 @@ import os
 import subprocess
 import sys
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
+from dagrpo.utils.process import Process
 from tests.screen.events import END, NOW, error, failed, finished, plan, record, screen, started
 
 from dagrpo.pipeline import failure_report
+from dagrpo.pipeline.locks import DRIVER
 from dagrpo.pipeline.snakemake.checks import Refusal
 from dagrpo.utils.failures import NO_ROOM
+from dagrpo.utils.files import write_json
+from dagrpo.utils.locks import Holder
 from snakemake_logger_plugin_dagrpo import failures, handler, wording
 
 COMMAND_LINE = (
@@ -143,6 +148,20 @@ def test_under_dvc_there_is_no_plan_and_dvc_goes_on(monkeypatch: pytest.MonkeyPa
         shown.tell(plan(train=1, convert=1), started(1, "train", "train: seed 0", "logs/train.log"), failed(1), END)
     assert text.getvalue().startswith("train: seed 0\n")
     assert "dvc repro" in text.getvalue()
+
+
+def test_in_the_copy_of_an_experiment_of_dvc_its_own_command_goes_on(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("DVC_STAGE", "train@0")
+    monkeypatch.setenv("DVC_ROOT", str(tmp_path.parent))
+    command = "dvc exp run --temp -n fast -S training.steps=3"
+    DRIVER.parent.mkdir()
+    write_json(DRIVER, asdict(Holder(process=Process.current(), command=command)))
+    with screen(monkeypatch, *ARGUMENTS) as (shown, text):
+        shown.tell(started(1, "train", "train: seed 0", "logs/train.log"), failed(1), END)
+    assert command in text.getvalue()
+    assert "repro" not in text.getvalue()
 
 
 def test_a_dry_run_counts_its_jobs_once_and_keeps_the_reasons(monkeypatch: pytest.MonkeyPatch) -> None:

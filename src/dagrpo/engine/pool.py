@@ -194,7 +194,7 @@ class ServerPool(SessionServers):
         self._cache_is_empty = False
         limits = {number: asyncio.Semaphore(SLICES_IN_FLIGHT) for number in self._servers}
 
-        async def part_of(server: int, part: Sequence[int]) -> list[T]:
+        async def part_of(turn: int, server: int, part: Sequence[int]) -> list[T]:
             while True:
                 async with limits[server]:
                     if server in self._servers:  # another part may have seen it die
@@ -202,10 +202,11 @@ class ServerPool(SessionServers):
                             return await ask(self._servers[server], part)
                         except DEAD as error:
                             self._give_up(server, error)
-                server = [*self._servers][part[0] % len(self._servers)]
+                server = [*self._servers][turn % len(self._servers)]
 
         answers: dict[int, T] = {}
-        for (_, part), answered in zip(parts, await all_of(part_of(*each) for each in parts), strict=True):
+        works = [part_of(turn, *each) for turn, each in enumerate(parts)]
+        for (_, part), answered in zip(parts, await all_of(works), strict=True):
             answers.update(zip(part, answered, strict=True))
         return [answers[index] for index in range(len(answers))]
 

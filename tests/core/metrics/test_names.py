@@ -163,7 +163,7 @@ def test_every_name_that_runs_write_has_a_definition_and_every_definition_is_of_
     assert {f"timing/{part}_seconds" for part in ("rollout", "rewards", "update")} <= trained
     written = trained | _of_tuning(inputs, tmp_path) | _of_evaluation(tmp_path)
     written |= {f"policy/{name}" for name in _of_plugins()} | _of_training_with_pictures(tmp_path / "pictures")
-    written |= {*judge.METRICS, reward_model.CLIPPED, SAMPLES_SEEN}
+    written |= {*judge.METRICS, reward_model.CLIPPED, reward_model.WITHOUT_ANSWER, SAMPLES_SEEN}
     definitions = {name: definition_of(name) for name in written if not name.endswith(("_low", "_high"))}
     assert sorted(name for name, found in definitions.items() if found is None) == []
     assert sorted({metric.name for metric in METRICS} - {found.name for found in definitions.values() if found}) == []

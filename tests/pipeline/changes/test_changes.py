@@ -1,15 +1,19 @@
 """What has changed since a stage ran is found by its records: outputs, parameters, inputs and code, and nothing else."""
 
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tests.pipeline.changes.made_up import Project
 
+from dagrpo.config.overlay import with_overrides
+from dagrpo.config.schema import parse
 from dagrpo.pipeline.changes.changes import Change, Changes, Kind, changed_lines
 from dagrpo.pipeline.changes.executions import maker_of, read_record
 from dagrpo.pipeline.changes.today import Today
 from dagrpo.pipeline.identity import digest_of_code
+from dagrpo.pipeline.override_runs import override_run
 
 
 def changes(project: Project, stage: str) -> list[Change]:
@@ -67,6 +71,22 @@ def test_in_another_clone_the_code_as_a_whole_is_named(made_up: Project) -> None
 def test_of_another_experiment_the_parameters_are_those_it_was_made_with(made_up: Project) -> None:
     made_up.write_params(experiment={"name": "another"}, training={"learning_rate": 0.5})
     assert changes(made_up, "train") == []
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("training__steps", 7), ("training__gates__truncated", "null"), ("algorithm__loss__name", "gspo")],
+    ids=["a value", "null", "a loss without keys of the former one"],
+)
+def test_parameters_of_an_override_run_are_those_of_the_file_with_its_values(
+    made_up: Project, key: str, value: object
+) -> None:
+    params = parse(with_overrides(made_up.params.model_dump() | {key: value}))
+    run, record = override_run(params, made_up.params), read_record(made_up.provenance("train"))
+    execution = replace(record, experiment=run.folder, overrides=run.overrides)
+    assert Today.read().params_of(execution) == params
+    assert Today.read().params_of(replace(execution, overrides={"training.steps": 8})) is None, "of another folder"
+    assert Today.read().params_of(replace(execution, experiment=f"another~{run.folder}")) is None
 
 
 def test_the_maker_of_a_file_is_found_by_its_path_or_its_folder(made_up: Project) -> None:

@@ -33,7 +33,9 @@ KEY_VARIABLE = "JUDGE_API_KEY"
 ANSWERS = "data/judge_answers.jsonl"
 MOST_BYTES = 4 << 20  # of an answer
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
-METRICS = ("reward/judge_calls", "reward/judge_tokens", "reward/judge_unparsable_fraction")
+METRICS = tuple(
+    f"reward/judge_{name}" for name in ("calls", "tokens", "unparsable_fraction", "without_answer_fraction")
+)
 
 
 class Config(Weighted):
@@ -121,16 +123,18 @@ class _Judge:
         different = dict.fromkeys(questions)
         known = dict(zip(different, self._threads.map(self._judged, different), strict=True))
         judged = [known[question] for question in questions]
-        self._since += [each for each in judged if each.answers]
+        self._since += judged
         return [None if each.score is None else each.score / self._config.best for each in judged]
 
     def metrics(self) -> dict[str, float]:
         """Return the answers and their tokens since the last call, recorded ones included: the same when a run is repeated."""
         judged, self._since = self._since, []
-        answers = [answer for each in judged for answer in each.answers]
+        asked = [each for each in judged if each.answers]
+        answers = [answer for each in asked for answer in each.answers]
         tokens = sum(answer.prompt_tokens + answer.completion_tokens for answer in answers)
-        unparsable = sum(each.score is None for each in judged) / len(judged) if judged else 0.0
-        return dict(zip(METRICS, (float(len(answers)), float(tokens), unparsable), strict=True))
+        unparsable = sum(each.score is None for each in asked) / len(asked) if asked else 0.0
+        without_answer = (len(judged) - len(asked)) / len(judged) if judged else 0.0
+        return dict(zip(METRICS, (float(len(answers)), float(tokens), unparsable, without_answer), strict=True))
 
     def _question(self, attempt: GradedTrajectory) -> str:
         """Return what the judge is asked; "" for an attempt without an answer."""

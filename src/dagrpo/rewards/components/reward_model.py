@@ -16,6 +16,7 @@ from dagrpo_answers.own_text import without_thoughts
 
 MANIFEST = "manifest.json"  # of its folder: lists its files with their digests
 CLIPPED = "reward/reward_model_clipped_fraction"
+WITHOUT_ANSWER = "reward/reward_model_without_answer_fraction"
 
 
 class Config(Weighted):
@@ -28,7 +29,10 @@ class Config(Weighted):
     )
     mean: Factor = Field(0.0, description="Score that counts as 0.")
     scale: Annotated[float, Field(gt=0, le=1e6)] = Field(1.0, description="Difference of scores that counts as 1.")
-    lowest: Factor = Field(-10.0, description="Lowest value, after mean and scale.")
+    lowest: Factor = Field(
+        -10.0,
+        description="Lowest value, after mean and scale, and that of an attempt without an answer after its thought.",
+    )
     highest: Factor = Field(10.0, description="Highest value, after mean and scale.")
 
     @model_validator(mode="after")
@@ -58,6 +62,7 @@ class _Scored:
         self._config = config
         self._model = model
         self._clipped: list[bool] = []
+        self._number = 0  # of attempts since the last call of metrics
 
     def values(self, attempts: Sequence[GradedTrajectory]) -> list[float | None]:
         """Return clip((score - mean) / scale, lowest, highest) of each prompt's messages with the policy's answer.
@@ -74,14 +79,18 @@ class _Scored:
         scores = self._model.scores(conversations) if conversations else []
         normalised = [(score - config.mean) / config.scale for score in scores]
         values = [min(config.highest, max(config.lowest, score)) for score in normalised]
+        self._number += len(answers)
         self._clipped += [value != score for value, score in zip(values, normalised, strict=True)]
         of_answers = iter(values)
         return [next(of_answers) if answer.strip() else config.lowest for answer in answers]
 
     def metrics(self) -> dict[str, float]:
-        """Return the share of clipped values since the last call."""
-        clipped, self._clipped = self._clipped, []
-        return {CLIPPED: sum(clipped) / len(clipped) if clipped else 0.0}
+        """Return the shares of clipped scores and of attempts without an answer since the last call."""
+        clipped, number, self._clipped, self._number = self._clipped, self._number, [], 0
+        return {
+            CLIPPED: sum(clipped) / len(clipped) if clipped else 0.0,
+            WITHOUT_ANSWER: (number - len(clipped)) / number if number else 0.0,
+        }
 
 
 @contextmanager
