@@ -43,18 +43,17 @@ def failure_of(job: Job, *, stopping: bool) -> Failure:
     try:
         record = json.loads(path_of(job).read_text())
         if record["time"] >= job.started - SECONDS_OF_CLOCK_SKEW:
-            kind, sentence, log = (_one_line(str(record[name])) for name in ("kind", "sentence", "log"))
+            texts = (str(record[name])[:LONGEST] for name in ("kind", "sentence", "log"))
+            shown = (
+                "".join(c if c.isprintable() or c == "\n" else "?" for c in text) for text in texts
+            )  # on a terminal
+            kind, sentence, log = shown
             return Failure(job=job, kind=kind, sentence=sentence, log=log)
     except (OSError, ValueError, KeyError, TypeError):  # no record, or a damaged one
         pass
     if stopping:
         return Failure(job=job, kind=STOPPED, sentence=OUTSIDE_ITS_WORK, log=None)
     return Failure(job=job, kind=CRASH, sentence=WITHOUT_A_WORD, log=job.log)
-
-
-def _one_line(text: str) -> str:
-    """Make untrusted text safe for a terminal: a few sentences at most, without control characters."""
-    return "".join(character if character.isprintable() or character == "\n" else "?" for character in text[:LONGEST])
 
 
 def panel(failures: Sequence[Failure], command: str) -> RenderableType:
@@ -82,10 +81,8 @@ def corrected(arguments: Sequence[str], failures: Sequence[Failure]) -> list[str
 
 
 def _title(failures: Sequence[Failure]) -> str:
-    failed = [failure for failure in failures if failure.kind != STOPPED]
-    if not failed:
-        return "Stopped"
-    return "A stage failed" if len(failed) == 1 else f"{len(failed)} stages failed"
+    failed = sum(failure.kind != STOPPED for failure in failures)
+    return {0: "Stopped", 1: "A stage failed"}.get(failed, f"{failed} stages failed")
 
 
 def _described(failure: Failure) -> list[RenderableType]:

@@ -32,6 +32,9 @@ NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 class LogHandler(LogHandlerBase):
     """The handler of Snakemake's option `--logger dagrpo`. One per run."""
 
+    writes_to_stream = has_filter = has_formatter = True
+    writes_to_file = needs_rulegraph = False
+
     def __post_init__(self) -> None:
         settings = self.common_settings
         self._run = Run()
@@ -58,26 +61,6 @@ class LogHandler(LogHandlerBase):
             os.environ[SCREEN] = "snakemake"
         sys.excepthook = _interrupted
         logging.Handler.handleError = _handle_error  # type: ignore[method-assign,assignment]
-
-    @property
-    def writes_to_stream(self) -> bool:
-        return True
-
-    @property
-    def writes_to_file(self) -> bool:
-        return False
-
-    @property
-    def has_filter(self) -> bool:
-        return True
-
-    @property
-    def has_formatter(self) -> bool:
-        return True
-
-    @property
-    def needs_rulegraph(self) -> bool:
-        return False
 
     def emit(self, record: LogRecord) -> None:
         """Show a record, or take note of it."""
@@ -141,7 +124,9 @@ class LogHandler(LogHandlerBase):
         jobs = [job for job in [*self._run.failed, *self._run.running.values()] if job.log is not None]
         failures = [failure_of(job, stopping=self._stopping) for job in jobs]
         command = (
-            _dvcs_command() if _under_dvc() else shlex.join([Path(sys.argv[0]).name, *corrected(sys.argv[1:], failures)])
+            _dvcs_command()
+            if _under_dvc()
+            else shlex.join([Path(sys.argv[0]).name, *corrected(sys.argv[1:], failures)])
         )
         self._console.print(panel(failures, command), width=min(self._console.width, MAX_WIDTH))
 
@@ -167,11 +152,9 @@ def _under_dvc() -> bool:
 
 
 def _dvcs_command() -> str:
-    """Return the command that goes on: in the copy of `dvc exp run --temp`, which nobody enters, the one that made it."""
-    if Path(os.environ.get("DVC_ROOT", "")).resolve() == Path.cwd():
-        return "dvc repro"
-    note = Path(".state/dvc.json")  # as pipeline/locks.py writes it
-    return json.loads(note.read_text())["command"] if note.exists() else "dvc exp run --temp"  # type: ignore[no-any-return]
+    """Return the command that goes on: in the copy of `dvc exp run --temp` the one that made the copy."""
+    is_copy, note = Path(os.environ.get("DVC_ROOT", "")).resolve() != Path.cwd(), Path(".state/dvc.json")
+    return str(json.loads(note.read_text())["command"]) if is_copy and note.exists() else "dvc repro"
 
 
 _handle_any_error = logging.Handler.handleError

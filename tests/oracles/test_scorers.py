@@ -18,7 +18,7 @@ from packages.dagrpo_answers.tests.verifiers.test_ifeval import CASES, LANGUAGES
 from tests.oracles.asking import answers, require
 
 from dagrpo.rewards.grading import Grader
-from dagrpo.rewards.scorers import SCORERS
+from dagrpo.rewards.verifiers import SCORERS
 from dagrpo_answers.instructions.checks import CHECKS
 from dagrpo_answers.verifier import Extractor
 from dagrpo_answers.verifiers.ifeval import VERIFIER

@@ -10,7 +10,6 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
-from dagrpo.utils.process import Process
 from tests.screen.events import END, NOW, error, failed, finished, plan, record, screen, started
 
 from dagrpo.pipeline import failure_report
@@ -18,7 +17,7 @@ from dagrpo.pipeline.locks import DRIVER
 from dagrpo.pipeline.snakemake.checks import Refusal
 from dagrpo.utils.failures import NO_ROOM
 from dagrpo.utils.files import write_json
-from dagrpo.utils.locks import Holder
+from dagrpo.utils.locks import Holder, Process
 from snakemake_logger_plugin_dagrpo import failures, handler, wording
 
 COMMAND_LINE = (

@@ -17,8 +17,7 @@ from dagrpo.core.user_code import NamedCode
 from dagrpo.data.task import TASKS, get_task
 from dagrpo.engine import ENGINES
 from dagrpo.rewards.components import COMPONENTS
-from dagrpo.rewards.scorers import SCORERS
-from dagrpo.rewards.verifiers import VERIFIERS
+from dagrpo.rewards.verifiers import SCORERS, VERIFIERS
 from dagrpo.rollout.agents import AGENTS
 from dagrpo.tools import TOOLS, config_for
 from dagrpo.tools.simulated_users import INTERACTIONS

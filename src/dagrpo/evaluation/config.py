@@ -7,8 +7,8 @@ from pydantic import Field, model_validator
 from dagrpo.core.errors import UserError
 from dagrpo.core.plugin_sections import NameOf
 from dagrpo.core.section import MOST_TOKENS, Seconds, Section, Seed, Temperature, TopK, TopP
-from dagrpo.rewards.scorers import SCORERS
 from dagrpo.rewards.unit_tests import UnitTests
+from dagrpo.rewards.verifiers import SCORERS
 from dagrpo_answers.scorers import Scorer
 from dagrpo_answers.verifier import EXTRACTION, Extractor
 

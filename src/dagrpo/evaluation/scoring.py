@@ -31,8 +31,7 @@ from dagrpo.evaluation.outcomes import (
 )
 from dagrpo.evaluation.statistics import Estimate, Resampling, bootstrap, wilson
 from dagrpo.rewards.grading import Grader, worker_count
-from dagrpo.rewards.scorers import SCORERS
-from dagrpo.rewards.verifiers import get_verifier
+from dagrpo.rewards.verifiers import SCORERS, get_verifier
 from dagrpo.rollout.table import ROLLOUTS, blind, read_table, sighted
 from dagrpo_answers.verifier import Extractor, Parts, Verdict
 

@@ -12,8 +12,7 @@ from dagrpo.data.task import TASKS, get_task
 from dagrpo.engine import capabilities_of
 from dagrpo.evaluation.config import Evaluation
 from dagrpo.rewards.components import COMPONENTS
-from dagrpo.rewards.scorers import SCORERS
-from dagrpo.rewards.verifiers import get_verifier
+from dagrpo.rewards.verifiers import SCORERS, get_verifier
 from dagrpo.rollout.agents import AGENTS, OWN_LOOP
 from dagrpo.tools import TOOLS, config_for
 

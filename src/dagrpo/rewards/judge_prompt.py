@@ -16,7 +16,8 @@ LONGEST_VERDICT = 100_000
 _OPENING = re.compile(r"<(?=[|/!?<A-Za-z_\uff5c])|\[(?=/?[A-Za-z_][A-Za-z_0-9]+\]|e~\[)|\](?=~!?b[\[\]])")
 _REPLACED = {"<": "\u2039", "[": "\u27e6", "]": "\u27e7"}
 _PLACE = re.compile("|".join(map(re.escape, PLACES)))
-_AGAIN = "Your last answer was not such an object. Answer with the JSON object alone."
+# Ends the second question, after an answer that was no verdict, which it does not quote.
+AGAIN = "\n\nYour last answer was not such an object. Answer with the JSON object alone."
 
 
 def harmless(text: str, longest: int) -> str:
@@ -55,11 +56,6 @@ def prompt(rubric: str, texts: Mapping[str, str], best: int, longest: int, *, re
         return f"<{name}>\n{harmless(texts[name], longest)}\n</{name}>"
 
     return f"{instructions}\n\n{_PLACE.sub(inserted, rubric)}"
-
-
-def asked_again(question: str) -> str:
-    """Return the second question, after a first answer that was no verdict. It does not quote that answer."""
-    return f"{question}\n\n{_AGAIN}"
 
 
 def schema_of(best: int, *, reasons: bool) -> dict[str, Any]:

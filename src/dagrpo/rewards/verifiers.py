@@ -1,6 +1,7 @@
-"""Verifiers by name, also those of other packages."""
+"""Verifiers and published scorers by name, also those of other packages."""
 
 from dagrpo.core.plugins import Plugins
+from dagrpo_answers.scorers import Scorer
 from dagrpo_answers.verifier import Verifier
 
 VERIFIERS: Plugins[Verifier] = Plugins(
@@ -14,6 +15,15 @@ VERIFIERS: Plugins[Verifier] = Plugins(
         "math_verify": "it is now called `math`, whose grammar it was, and the library's own verdict is a scorer, "
         "`evaluation.scoring: {also: [math_verify]}`"
     },
+)
+SCORERS: Plugins[Scorer] = Plugins(
+    what="scorer",
+    package="dagrpo_answers.scorers",
+    attribute="SCORERS",
+    group="dagrpo.scorers",
+    key="evaluation.scoring.also",
+    kind=Scorer,
+    several=True,
 )
 
 

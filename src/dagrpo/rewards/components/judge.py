@@ -23,7 +23,7 @@ from dagrpo.core.untrusted_json import read_json
 from dagrpo.core.urls import mistake_in_server
 from dagrpo.rewards.components import Component, OpenComponent, RewardModel, Weighted
 from dagrpo.rewards.judge_answers import Answer, RecordedAnswers, digest_of
-from dagrpo.rewards.judge_prompt import asked_again, prompt, require_rubric, schema_of, score_in
+from dagrpo.rewards.judge_prompt import AGAIN, prompt, require_rubric, schema_of, score_in
 from dagrpo_answers.own_text import without_thoughts
 
 if TYPE_CHECKING:
@@ -132,8 +132,8 @@ class _Judge:
         asked = [each for each in judged if each.answers]
         answers = [answer for each in asked for answer in each.answers]
         tokens = sum(answer.prompt_tokens + answer.completion_tokens for answer in answers)
-        unparsable = sum(each.score is None for each in asked) / len(asked) if asked else 0.0
-        without_answer = (len(judged) - len(asked)) / len(judged) if judged else 0.0
+        unparsable = sum(each.score is None for each in asked) / max(1, len(asked))
+        without_answer = (len(judged) - len(asked)) / max(1, len(judged))
         return dict(zip(METRICS, (float(len(answers)), float(tokens), unparsable, without_answer), strict=True))
 
     def _question(self, attempt: GradedTrajectory) -> str:
@@ -149,7 +149,7 @@ class _Judge:
         if not question:
             return _Judged(score=0, answers=())
         answers: list[Answer] = []
-        for asked in (question, asked_again(question)):
+        for asked in (question, question + AGAIN):
             answers.append(self._answer(asked))
             score = score_in(answers[-1].text, self._config.best, reasons=self._config.reasons)
             if score is not None:

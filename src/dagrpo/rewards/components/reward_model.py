@@ -29,10 +29,7 @@ class Config(Weighted):
     )
     mean: Factor = Field(0.0, description="Score that counts as 0.")
     scale: Annotated[float, Field(gt=0, le=1e6)] = Field(1.0, description="Difference of scores that counts as 1.")
-    lowest: Factor = Field(
-        -10.0,
-        description="Lowest value, after mean and scale, and that of an attempt without an answer after its thought.",
-    )
+    lowest: Factor = Field(-10.0, description="Lowest value, after mean and scale; also without an answer.")
     highest: Factor = Field(10.0, description="Highest value, after mean and scale.")
 
     @model_validator(mode="after")
@@ -87,10 +84,8 @@ class _Scored:
     def metrics(self) -> dict[str, float]:
         """Return the shares of clipped scores and of attempts without an answer since the last call."""
         clipped, number, self._clipped, self._number = self._clipped, self._number, [], 0
-        return {
-            CLIPPED: sum(clipped) / len(clipped) if clipped else 0.0,
-            WITHOUT_ANSWER: (number - len(clipped)) / number if number else 0.0,
-        }
+        silent = number - len(clipped)
+        return {CLIPPED: sum(clipped) / max(1, len(clipped)), WITHOUT_ANSWER: silent / max(1, number)}
 
 
 @contextmanager
