@@ -152,7 +152,7 @@ def _under_dvc() -> bool:
 
 
 def _dvcs_command() -> str:
-    """Return the command that goes on: in the copy of `dvc exp run --temp` the one that made the copy."""
+    """Return the command that resumes: in the copy of `dvc exp run --temp` the one that made the copy."""
     is_copy, note = Path(os.environ.get("DVC_ROOT", "")).resolve() != Path.cwd(), Path(".state/dvc.json")
     return str(json.loads(note.read_text())["command"]) if is_copy and note.exists() else "dvc repro"
 
