@@ -2,11 +2,8 @@
 
 from pathlib import Path
 
-import pytest
-
 from dagrpo.config.overlay import Change, changes
 from dagrpo.config.schema import Params, parse
-from dagrpo.core.errors import UserError
 from dagrpo.utils.yaml_text import read_yaml
 
 
@@ -32,10 +29,3 @@ def test_mistakes_in_the_old_file_are_shown_as_they_stand(tmp_path: Path) -> Non
         Change("training.setps", "3", "(none)"),
         Change("reports", "2", "(none)"),
     ]
-
-
-def test_a_date_that_does_not_exist_is_not_valid_yaml(tmp_path: Path) -> None:
-    path = tmp_path / "params.yaml"
-    path.write_text("report: 2020-13-45\n")
-    with pytest.raises(UserError, match=r"params\.yaml is not valid YAML"):
-        read_yaml(path)

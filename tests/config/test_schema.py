@@ -3,22 +3,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from tests.config.refusal import refused
 
 from dagrpo.config.mistakes import PATTERNS
 from dagrpo.config.overlay import merged, with_overrides
-from dagrpo.config.schema import Params, all_keys, parse, read_params
+from dagrpo.config.schema import Params, parse, read_params
 
 
 def test_an_unknown_key_is_refused_with_the_nearest_known_one() -> None:
     sentence = refused({"training": {"setps": 3}})
     assert sentence == "params.yaml: unknown key `training.setps`: the nearest known key is `training.steps`."
-
-
-def test_a_key_that_belongs_to_another_section_is_refused_with_that_one() -> None:
-    assert "the nearest known key is `training.staleness`" in refused({"rollout": {"staleness": 1}})
 
 
 def test_a_key_like_no_other_of_its_section_is_refused_with_those_that_there_are() -> None:
@@ -42,10 +36,6 @@ def test_a_task_with_a_colon_is_refused_with_the_dotted_name() -> None:
     assert "write roman.numerals, with a dot between module and task" in refused(
         {"experiment": {"train": "roman:numerals"}}
     )
-
-
-def test_an_unknown_section_is_refused() -> None:
-    assert "unknown key `trainig`: the nearest known key is `training`" in refused({"trainig": {}})
 
 
 @pytest.mark.parametrize(
@@ -108,11 +98,6 @@ def test_a_password_where_a_list_belongs_is_not_quoted() -> None:
     assert "`runtime.engine.servers` is 'http://alice:***@lab:30000'" in sentence
 
 
-def test_an_address_of_a_teacher_is_not_called_the_engines() -> None:
-    sentence = refused({"runtime": {"teacher": {"servers": ["lab:30000"]}}})
-    assert "address 1 of runtime.teacher.servers is not one" in sentence
-
-
 @pytest.mark.parametrize(
     ("values", "sentence"),
     [
@@ -147,20 +132,6 @@ def test_mistakes_in_several_components_are_several_sentences() -> None:
     assert len(refused({"reward": {"components": components}}).splitlines()) == 3
 
 
-def test_two_mistakes_are_two_sentences() -> None:
-    assert len(refused({"training": {"steps": 0, "lr": 1.0}}).splitlines()) == 2
-
-
-@given(st.sampled_from(["1e-4", "2.5E-05", "1e0"]))
-def test_an_exponent_that_yaml_1_1_takes_for_text_is_a_number(text: str) -> None:
-    assert parse({"training": {"learning_rate": text}}).training.learning_rate == float(text)
-
-
-def test_parameters_cannot_be_changed_after_parsing() -> None:
-    with pytest.raises(ValueError, match="frozen"):
-        Params().training.steps = 3  # type: ignore[misc]
-
-
 @pytest.mark.parametrize(
     ("content", "words"),
     [(b"a: [", "is not valid YAML"), (b"- 1", "does not hold sections"), (b"\xff\xfe\x00", "is not valid YAML")],
@@ -172,11 +143,6 @@ def test_an_unreadable_file_is_one_sentence_that_names_it(tmp_path: Path, conten
         read_params(path)
     assert str(path) in str(caught.value)
     assert "\n" not in str(caught.value)
-
-
-def test_a_missing_file_is_named_with_the_command_that_writes_one(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"params.yaml is missing: `dagrpo use"):
-        read_params(tmp_path / "params.yaml")
 
 
 def test_overrides_are_laid_over_their_section_wherever_they_stand() -> None:
@@ -201,12 +167,6 @@ def test_another_loss_keeps_nothing_of_the_parameters_before_it(overrides: tuple
     }
 
 
-def test_the_same_loss_keeps_its_other_parameters() -> None:
-    config = {**Params().model_dump(), "algorithm__loss__clip_high": 0.28, "algorithm__loss__name": "ppo_clip"}
-    loss = {"name": "ppo_clip", "clip_low": 0.2, "clip_high": 0.28, "dual_clip": None}
-    assert parse(with_overrides(config)).algorithm.loss.model_dump() == loss
-
-
 def test_a_component_is_added_beside_the_ones_there_are() -> None:
     config = {**Params().model_dump(), "reward__components__format__weight": 0.1}
     components = parse(with_overrides(config)).reward.components
@@ -217,13 +177,6 @@ def test_only_the_name_of_a_plug_in_drops_what_stood_beside_it() -> None:
     values = merged(Params().model_dump(), {"experiment": {"name": "x"}, "model": {"name": "y"}})
     assert parse(values).experiment.seeds == [0]
     assert parse(values).model.name == "y"
-
-
-@given(st.sampled_from(all_keys()))
-def test_merging_nothing_changes_nothing(key: str) -> None:
-    values = Params().model_dump()
-    assert merged(values, {}) == values
-    assert merged(values, {key.split(".")[0]: {}}) == values
 
 
 @pytest.mark.parametrize(

@@ -60,22 +60,6 @@ def test_settings_beside_the_columns_become_parameters() -> None:
     assert set(params.reward.components) == {"accuracy", "tool_effort"}
 
 
-def test_a_share_of_warm_up_is_of_the_steps() -> None:
-    params = composed(["verl/qwen2_5_3b_instruct_search_multiturn"], PRESETS)
-    assert (params.training.steps, params.training.mini_batches) == (331, 2)  # of 169,615 questions, 512 a step
-    assert params.training.learning_rate_warmup_steps == 94 * 2  # 0.285 of the steps, in updates
-    assert params.rollout.agent.model_dump()["max_turns"] == 2
-
-
-def test_a_number_of_steps_counts_before_epochs() -> None:
-    assert composed(["verl/qwen2_5_3b_gsm8k_tool_agent_mlflow"], PRESETS).training.steps == 2
-
-
-def test_a_preset_lies_over_a_script() -> None:
-    params = composed(["verl/qwen3_8b", "lora"], PRESETS)
-    assert (params.experiment.name, params.training.lora.rank) == ("qwen3_8b-lora", 16)
-
-
 @pytest.mark.parametrize(
     ("column", "text", "fault"),
     [

@@ -48,10 +48,6 @@ def test_a_draw_stays_in_its_range(share: float) -> None:
     assert whole in range(1, 9)
 
 
-def test_half_way_of_a_logarithmic_range_is_the_geometric_mean() -> None:
-    assert Range(low=1e-5, high=1e-3, log=True).value(0.5) == pytest.approx(1e-4)
-
-
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
@@ -69,11 +65,6 @@ def test_a_mistake_in_a_file_is_named(text: str, sentence: str, tmp_path: Path) 
     path.write_text(text)
     with pytest.raises(UserError, match=sentence):
         read_sweep(str(path))
-
-
-def test_an_unknown_sweep_is_refused_with_the_nearest() -> None:
-    with pytest.raises(UserError, match="the nearest one is `learning_rate`"):
-        read_sweep("learning_rates", ROOT / PRESETS)
 
 
 @pytest.mark.parametrize("name", known(ROOT / PRESETS))

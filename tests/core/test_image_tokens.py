@@ -7,13 +7,6 @@ from dagrpo.core.types import PictureTokens
 TOKENS = PictureTokens(image=7, video=8, start=5, end=6)
 
 
-def test_each_run_of_placeholders_becomes_one_and_grows_to_its_length_again() -> None:
-    token_ids = (1, 5, 7, 7, 7, 6, 2, 2, 5, 7, 6)
-    assert collapsed(token_ids, TOKENS) == (1, 5, 7, 6, 2, 2, 5, 7, 6)
-    assert picture_lengths(token_ids, TOKENS) == (3, 1)
-    assert with_lengths(collapsed(token_ids, TOKENS), TOKENS, (3, 1)) == token_ids
-
-
 def test_a_number_of_lengths_that_is_not_that_of_the_placeholders_fits_nothing() -> None:
     assert with_lengths((1, 7), TOKENS, ()) is None
     assert with_lengths((1, 7), TOKENS, (2, 2)) is None

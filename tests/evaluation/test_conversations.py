@@ -6,7 +6,6 @@ import pytest
 from tests.rollout import conversations as made
 
 from dagrpo.evaluation.config import Scoring
-from dagrpo.evaluation.conversations import about_conversations
 from dagrpo.evaluation.scoring import metrics_to_log, rows_to_show, score
 from dagrpo.utils.tables import write_parquet
 
@@ -71,9 +70,3 @@ def test_single_turns_of_which_one_went_wrong_are_told_with_their_ends(tmp_path:
     shown = dict(rows_to_show(summary))
     assert (shown["ends, greedy"], shown["ends, sampled"]) == ("answered 100.0%", f"{stop_reason} 100.0%")
     assert shown["excluded attempts, sampled"] == ("1.000" if stop_reason == "excluded" else "0.000")
-
-
-def test_what_another_agent_than_our_own_loop_made_is_always_told() -> None:
-    completions = made.table([made.alone(0, -1), made.alone(0, 0)])
-    assert about_conversations(completions, always=False) == []
-    assert dict(about_conversations(completions, always=True))["ends, sampled"] == "answered 100.0%"

@@ -49,13 +49,6 @@ def test_a_pass_rate_is_the_share_of_right_completions_of_a_problem() -> None:
     assert [rating.pass_rate for rating in ratings] == [2 / 4, 0.0, 1.0]
 
 
-def test_the_verifier_and_the_extractor_are_those_of_the_reward() -> None:
-    flexible = ratings_of(_trajectories(), 3, Reward(extractor="flexible"))
-    assert [rating.pass_rate for rating in flexible] == [3 / 4, 0.0, 1.0]
-    boxed = ratings_of(_trajectories(), 3, Reward(verifier="math"))
-    assert [rating.pass_rate for rating in boxed] == [0.0, 0.0, 0.0]
-
-
 def test_what_could_not_be_verified_counts_neither_for_nor_against() -> None:
     assert Rating(right=1, unverifiable=2, samples=4).pass_rate == 1 / 2
     assert Rating(right=0, unverifiable=4, samples=4).pass_rate is None

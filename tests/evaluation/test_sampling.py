@@ -1,6 +1,5 @@
 """Sampling a test split: what is asked for, what is refused, and one run on the real server."""
 
-import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -89,15 +88,6 @@ def test_each_problem_is_attempted_once_greedily_and_k_times_with_seeds_of_their
     assert (sampled.temperature, sampled.top_p, sampled.top_k, sampled.max_new_tokens) == (0.7, 1.0, 9, 8)
 
 
-def test_a_program_that_fails_is_told(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    agent = {"name": "program", "command": [sys.executable, "-c", ""]}
-    requests_of(attempts_of(model, tmp_path, ["1+2"], conversation=Conversation.model_validate({"agent": agent})))
-    told = (
-        "sample arithmetic (seed 5): 3 of 3 attempts ended with program_failed, such as: The program has ended without"
-    )
-    assert told in capsys.readouterr().err
-
-
 def test_base_and_trained_get_the_same_seeds_and_another_run_gets_others(model: Path, tmp_path: Path) -> None:
     make_fresh(tmp_path / "trained", SHAPE, torch.float32)
     seeds = []
@@ -179,16 +169,6 @@ def test_problems_with_pictures_are_attempted_once_more_without_them(seer: Path,
         assert tokenizer.decode(list(request.input_ids)) == f"<|user|>{said}<|end|><|assistant|>"
         assert request.pictures is not None
         assert request.pictures.files == (), "a policy may write placeholders here, too"
-
-
-def test_nothing_is_attempted_without_pictures_where_nobody_asks_or_there_are_none(
-    seer: Path, model: Path, tmp_path: Path
-) -> None:
-    engine = ScriptedEngine()
-    for attempts in (shown(seer, tmp_path), attempts_of(model, tmp_path, without_pictures=True)):
-        tokenizer = load_tokenizer(attempts.model)
-        assert attempt_blindly(read_prompts(attempts, tokenizer), attempts, engine, tokenizer) == []
-    assert not engine.batches
 
 
 @pytest.mark.nightly

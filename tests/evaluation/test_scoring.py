@@ -13,13 +13,12 @@ from dagrpo.config.schema import parse
 from dagrpo.core.errors import UserError
 from dagrpo.core.trajectory import BLIND
 from dagrpo.evaluation.config import Scoring
-from dagrpo.evaluation.outcomes import SCORES, outcomes, pass_counts, values_per_problem
+from dagrpo.evaluation.outcomes import outcomes, pass_counts, values_per_problem
 from dagrpo.evaluation.scoring import metrics_to_log, score
-from dagrpo.pipeline.stages import all_stages
 from dagrpo.pipeline.validation import parse_with_tasks
 from dagrpo.report.inputs import read_evaluation
 from dagrpo.rollout.table import ROLLOUTS, read_table
-from dagrpo.utils.tables import read_parquet, write_parquet
+from dagrpo.utils.tables import write_parquet
 from dagrpo_answers.instructions.checks import loosened
 from dagrpo_answers.verifiers import ifeval
 
@@ -96,13 +95,6 @@ def test_scoring_again_gives_the_same_bytes(tmp_path: Path) -> None:
     assert score(completions, SCORING)[1] == score(completions, SCORING)[1]
 
 
-def test_the_scores_table_has_the_declared_columns_and_keeps_null_answers(tmp_path: Path) -> None:
-    scores, _ = score(write(tmp_path), SCORING)
-    assert scores.schema == SCORES
-    assert scores["extracted"].to_pylist()[5:10] == ["8", "8", "7", "7", None]
-    assert scores["correct"].to_pylist()[5:10] == [True, True, False, False, False]
-
-
 def test_without_samples_only_what_is_greedy_is_summarised(tmp_path: Path) -> None:
     _, summary = score(write(tmp_path, [texts[:1] for texts in PROBLEMS]), SCORING)
     assert summary["samples_per_problem"] == 0
@@ -120,30 +112,9 @@ def test_pass_at_k_is_reported_at_powers_of_two_and_at_k(samples: int, counts: l
     assert pass_counts(samples) == counts
 
 
-def test_rows_in_another_order_give_the_same_outcomes(tmp_path: Path) -> None:
-    scores, _ = score(write(tmp_path), SCORING)
-    shuffled = scores.take(pa.array(range(scores.num_rows - 1, -1, -1)))
-    first, second = (values_per_problem(outcomes(table)) for table in (scores, shuffled))
-    assert {name: values.tolist() for name, values in first.items()} == {
-        name: values.tolist() for name, values in second.items()
-    }
-
-
 def test_a_ground_truth_that_is_no_number_names_file_and_row(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"completions.parquet, row 0: 'eight' is not a plain number"):
         score(write(tmp_path, ground_truth="eight"), SCORING)
-
-
-def test_a_missing_column_and_an_empty_table_name_the_file(tmp_path: Path) -> None:
-    path = tmp_path / "x.parquet"
-    good = read_parquet(write(tmp_path))
-    for table, message in (
-        (good.drop_columns(["question"]), "column `question` is missing"),
-        (good.slice(0, 0), "has no rows"),
-    ):
-        write_parquet(path, table)
-        with pytest.raises(ValueError, match=rf"x\.parquet.*{message}.*run the stage"):
-            read_table(path, ROLLOUTS)
 
 
 @pytest.mark.nightly
@@ -178,12 +149,6 @@ def test_what_the_text_alone_gives_is_a_score_beside_the_others_which_stay_as_th
     values = values_per_problem(outcomes(scores))
     assert values["greedy_without_pictures"].tolist() == [0.0, 1.0, 1.0, 1.0]
     assert metrics_to_log(summary)["greedy_without_pictures"] == 3 / 4
-
-
-def test_a_problem_without_pictures_counts_as_it_is_in_the_score_of_the_text_alone(tmp_path: Path) -> None:
-    """Greedily, the other three are right, wrong and wrong."""
-    _, summary = score(without_pictures(tmp_path, ["#### 7"]), SCORING)
-    assert summary["greedy_without_pictures"]["value"] == 1 / 4
 
 
 def test_instructions_are_counted_one_by_one_and_all_together(tmp_path: Path) -> None:
@@ -273,13 +238,3 @@ def test_a_scorer_that_no_evaluated_task_is_for_is_refused_and_an_unknown_one_ge
         parse({"evaluation": {"scoring": {"also": ["verl_gsm8k", "verl_gsm8k"]}}})
     with pytest.raises(UserError, match=r"evaluation\.scoring\.also has null in place of the name of a scorer"):
         parse({"evaluation": {"scoring": {"also": [None]}}})
-
-
-def test_no_stage_but_score_reads_the_list_of_scorers() -> None:
-    """So that another list samples nothing again."""
-    readers = [
-        stage.name
-        for stage in all_stages().values()
-        if any("evaluation.scoring.also".startswith(key) for key in stage.reads)
-    ]
-    assert readers == ["score"]

@@ -32,10 +32,6 @@ def grader() -> Grader:
     return Grader(5.0, processes=1)
 
 
-def test_right_answers_in_three_notations_beat_two_wrong_ones(grader: Grader) -> None:
-    assert majority(["\\frac{1}{2}", "0.5", "1/2", "3", "3"], "1/2", "math", grader) == 1.0
-
-
 def test_wrong_answers_in_three_notations_beat_two_right_ones(grader: Grader) -> None:
     assert majority(["\\frac{1}{2}", "0.5", "1/2", "3", "3"], "3", "math", grader) == 0.0
     assert majority(["\\sqrt{12}", "2\\sqrt{3}", "3", "4"], "3", "math", grader) == 0.0
@@ -55,10 +51,6 @@ def test_texts_vote_without_case_and_articles(grader: Grader) -> None:
 def test_right_expressions_are_one_candidate_whatever_they_are(grader: Grader) -> None:
     answers = ["(3 + 5) * 3", "3 * (5 + 3)", "5 + 3", "5+3"]
     assert majority(answers, '{"numbers": [3, 3, 5], "target": 24}', "countdown", grader, "<answer>{}</answer>") == 0.5
-
-
-def test_where_answers_are_compared_as_texts_they_vote_as_texts(grader: Grader) -> None:
-    assert majority(["34", "34.0", "34.0"], "34", "math_dapo", grader, extractor="exact") == 0.0
 
 
 def test_a_missing_answer_does_not_vote_and_problems_are_apart(grader: Grader) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
-from tests.faults import aims, kinds, phases
+from tests.faults import aims, kinds
 from tests.faults.aftermath import Witness, orphans, other_bytes
 from tests.faults.kinds import Kind
 from tests.faults.tally import Fault, Tally
@@ -87,13 +87,12 @@ class Road:
         killed = {kind: self.tally.counted("kind").get(f"kill: {kind}", 0) for kind in Kind}
         kind = kinds.choose(draw, alive, killed)
         victim = draw.choice(alive[kind]) if kind in alive else None
-        where = phases.phase(self.folder, alive, victim)
         try:
             what = kinds.kill(kind, process.pid, victim, draw)
         except (psutil.Error, ProcessLookupError):  # it has just ended
             return
         self._killed += 1
-        self._last = self.tally.add(Fault(kind=f"kill: {kind}", what=what, where=where, aim=aim))
+        self._last = self.tally.add(Fault(kind=f"kill: {kind}", what=what, aim=aim))
 
     def _end(self, witness: Witness, *, done: bool) -> None:
         self._differs(*([] if done else ["it never ended well"]), *orphans(self.folder))

@@ -43,7 +43,6 @@ MODULES = {
     "dvc": Kind.DVC,
 }
 NAMES = {"sglang::sched": Kind.SCHEDULER, "sglang::detok": Kind.DETOKENIZER}
-OF_A_STAGE = frozenset({Kind.SUPERVISOR, Kind.STAGE, Kind.LAUNCHER, Kind.RANK_0, Kind.RANK_1})
 Alive = Mapping[Kind, list[psutil.Process]]
 
 

@@ -10,19 +10,18 @@ from typing import Literal
 class Fault:
     """Something broken on purpose. `differences`: what was not as it should be afterwards, in words; none is good.
 
-    `where`: at what the run was; `aim`: what it was waited for. Both are empty where nothing was to be met.
+    `aim`: what it was waited for; "": nothing was to be met.
     """
 
     kind: str
     what: str
-    where: str = ""
     aim: str = ""
     differences: tuple[str, ...] = ()
 
     def line(self) -> str:
         """For the screen, while the harness runs."""
-        where = f" while {self.where} (aim: {self.aim})" if self.where else ""
-        return f"{self.kind}: {self.what}{where}: " + ("; ".join(self.differences) or "as it should be")
+        aim = f" (aim: {self.aim})" if self.aim else ""
+        return f"{self.kind}: {self.what}{aim}: " + ("; ".join(self.differences) or "as it should be")
 
 
 @dataclass(slots=True)
@@ -38,7 +37,7 @@ class Tally:
         print(f"[{time.monotonic() - self._started:6.0f} s] {len(self.faults):4d} {fault.line()}", flush=True)
         return fault
 
-    def counted(self, what: Literal["kind", "where", "aim"]) -> Counter[str]:
+    def counted(self, what: Literal["kind", "aim"]) -> Counter[str]:
         """How many faults there were, by one of their words."""
         return Counter(getattr(fault, what) for fault in self.faults)
 
@@ -48,9 +47,7 @@ class Tally:
         differed = Counter(fault.kind for fault in self.faults if fault.differences)
         rows = [f"{kind:42} {count:7d} {differed[kind]:12d}" for kind, count in sorted(caused.items())]
         total = f"{'all':42} {caused.total():7d} {differed.total():12d}"
-        places = [f"{place:42} {count:7d}" for place, count in sorted(self.counted("where").items()) if place]
-        where = ["", f"{'where':42} {'caused':>7}", *places] if places else []
-        return [f"{'fault':42} {'caused':>7} {'differences':>12}", *rows, total, *where]
+        return [f"{'fault':42} {'caused':>7} {'differences':>12}", *rows, total]
 
     def differences(self, kind: str = "") -> list[str]:
         """The line of every fault that made a difference, of the kinds that begin with `kind`."""

@@ -43,14 +43,6 @@ def test_an_unverifiable_answer_is_neither_right_nor_wrong_and_has_its_own_price
     assert (score.correct, score.reward, score.verdict) == (None, -0.25, "unverifiable")
 
 
-def test_the_extractor_is_the_one_of_the_parameters(grader: Grader) -> None:
-    assert grade("It is 18", PRICES.model_copy(update={"extractor": "flexible"}), grader).correct is True
-
-
-def test_the_default_rewards_are_one_and_zero(grader: Grader) -> None:
-    assert [grade(text, Reward(), grader).reward for text in ("#### 18", "#### 17", "nothing")] == [1.0, 0.0, 0.0]
-
-
 def test_the_reward_is_the_sum_of_the_weighted_components_and_only_those_are_computed(grader: Grader) -> None:
     reward = rewarded(
         tool_effort={},

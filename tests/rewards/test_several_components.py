@@ -70,23 +70,6 @@ def test_gates_and_changing_weights_that_cannot_work_are_refused(components: Any
         Reward.model_validate({"components": components})
 
 
-@pytest.mark.parametrize(
-    ("text", "reward"),
-    [
-        ("<think>a</think> \\boxed{34}", 1.0),
-        ("\\boxed{34}", 0.9),
-        ("<think>a</think> \\boxed{35}", 0.1),
-        ("34", 0.0),
-    ],
-)
-def test_the_published_reward_is_nine_tenths_accuracy_and_one_tenth_form(
-    text: str, reward: float, grader: Grader
-) -> None:
-    tried = attempt(text=text, ground_truth="34", verifier="geo3k", tokens=(9,))
-    weighted = reward_of(accuracy={"weight": 0.9}, format={"weight": 0.1})
-    assert scores([tried], weighted, grader)[0].reward == pytest.approx(reward)
-
-
 def test_the_verdict_is_of_all_instructions_and_passed_tests_the_share(grader: Grader) -> None:
     truth = json.dumps([["punctuation:no_comma", {}], ["startend:quotation", {}]])
     attempts = [attempt(text, ground_truth=truth, verifier="ifeval") for text in ('"yes"', "yes", "a, b", " ")]

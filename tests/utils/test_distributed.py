@@ -19,7 +19,6 @@ from dagrpo.utils.distributed import (
     _broken_connections_named,
     _with_one_software,
     process_group,
-    single_process,
 )
 
 ROOT = Path(__file__).parents[2]
@@ -62,13 +61,6 @@ def test_nodes_with_other_software_are_refused_with_both(monkeypatch: pytest.Mon
         _with_one_software(world)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
     assert _with_one_software(world) is world, "on one machine there is one"
-
-
-def test_one_process_needs_nobody() -> None:
-    world = single_process()
-    assert world.broadcast({"a": 1}) == {"a": 1}
-    assert world.broadcast_tensors(TENSORS) == TENSORS
-    assert world.all_reduce(torch.tensor([2.0])).tolist() == [2.0]
 
 
 def _seconds(group: dist.ProcessGroup) -> float:

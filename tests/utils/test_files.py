@@ -9,7 +9,6 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 from tests.namespaces import NAMESPACE, require_mounts
 
@@ -24,7 +23,7 @@ from dagrpo.utils.files import (
     write_json,
     write_text,
 )
-from dagrpo.utils.tables import read_parquet, write_parquet
+from dagrpo.utils.tables import read_parquet
 
 
 def test_a_file_that_fails_half_way_leaves_the_old_content_and_no_rest(tmp_path: Path) -> None:
@@ -37,17 +36,6 @@ def test_a_file_that_fails_half_way_leaves_the_old_content_and_no_rest(tmp_path:
     assert [p.name for p in tmp_path.iterdir()] == ["a.json"]
 
 
-def test_a_folder_that_fails_half_way_leaves_the_old_folder_and_no_rest(tmp_path: Path) -> None:
-    path = tmp_path / "model"
-    with atomic_folder(path) as folder:
-        (folder / "weights").write_text("old")
-    with pytest.raises(RuntimeError), atomic_folder(path) as folder:
-        (folder / "weights").write_text("half")
-        raise RuntimeError
-    assert (path / "weights").read_text() == "old"
-    assert [p.name for p in tmp_path.iterdir()] == ["model"]
-
-
 def test_a_folder_is_replaced_as_a_whole_and_what_a_killed_run_left_is_removed(tmp_path: Path) -> None:
     (tmp_path / ".model.killed.part").mkdir()
     for name in ("first", "second"):
@@ -55,22 +43,6 @@ def test_a_folder_is_replaced_as_a_whole_and_what_a_killed_run_left_is_removed(t
             (folder / name).write_text(name)
     assert [p.name for p in (tmp_path / "model").iterdir()] == ["second"]
     assert [p.name for p in tmp_path.iterdir()] == ["model"]
-
-
-def test_what_is_being_written_beside_under_a_longer_name_is_left_alone(tmp_path: Path) -> None:
-    with atomic_folder(tmp_path / "model.large") as other:
-        with atomic_folder(tmp_path / "model"):
-            pass
-        assert other.exists()
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["model", "model.large"]
-
-
-def test_the_same_rows_give_the_same_parquet_bytes(tmp_path: Path) -> None:
-    table = pa.table({"a": pa.array([1, 2]), "b": pa.array(["x", None])})
-    for name in ("one", "two"):
-        write_parquet(tmp_path / name, table)
-    assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
-    assert read_parquet(tmp_path / "one").equals(table)
 
 
 @pytest.mark.parametrize(
@@ -162,26 +134,6 @@ def test_a_folder_whose_replacement_fails_is_in_place_as_before(
     monkeypatch.setattr(Path, "rename", rename_or_fail)
     with pytest.raises(OSError, match="Input/output error"), atomic_folder(path) as folder:
         (folder / "weights").write_text("new")
-    assert (path / "weights").read_text() == "old"
-    assert [p.name for p in tmp_path.iterdir()] == ["model"]
-
-
-def test_a_folder_that_cannot_be_put_back_at_once_is_put_back_by_the_next_writer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = _folder(tmp_path / "model", "old")
-    rename, calls = Path.rename, iter(range(1, 10))
-
-    def rename_once(self: Path, target: Path) -> Path:
-        if next(calls) > 1:
-            raise OSError(errno.EIO, "Input/output error", str(self))
-        return rename(self, target)
-
-    with monkeypatch.context() as patched, pytest.raises(OSError, match="Input/output error"), atomic_folder(path):
-        patched.setattr(Path, "rename", rename_once)
-    assert not path.exists()
-    with pytest.raises(RuntimeError), atomic_folder(path):
-        raise RuntimeError
     assert (path / "weights").read_text() == "old"
     assert [p.name for p in tmp_path.iterdir()] == ["model"]
 
@@ -280,24 +232,6 @@ def test_where_a_read_only_link_cannot_be_made_the_file_is_copied(
     share(_large(tmp_path / "a"), tmp_path / "b")
     assert (tmp_path / "b").read_bytes() == b"w" * FEWEST_LINKED
     assert (tmp_path / "a").stat().st_nlink == 1
-
-
-def test_what_is_shared_takes_no_files_place(tmp_path: Path) -> None:
-    (tmp_path / "a").write_text("new")
-    (tmp_path / "b").write_text("there already")
-    with pytest.raises(FileExistsError):
-        share(tmp_path / "a", tmp_path / "b")
-    assert (tmp_path / "b").read_text() == "there already"
-
-
-@pytest.mark.usefixtures("without_reflinks")
-def test_a_symbolic_link_is_followed_since_it_may_be_relative(tmp_path: Path) -> None:
-    _large(tmp_path / "a")
-    (tmp_path / "link").symlink_to("a")
-    (tmp_path / "folder").mkdir()
-    share(tmp_path / "link", tmp_path / "folder" / "b")
-    assert not (tmp_path / "folder" / "b").is_symlink()
-    assert (tmp_path / "folder" / "b").stat().st_ino == (tmp_path / "a").stat().st_ino
 
 
 @pytest.mark.parametrize("way", [copy, share])

@@ -1,7 +1,5 @@
 """A real full disk, in a namespace of its own: each writer's error names the file, and the sentence the disk and its room."""
 
-import errno
-import os
 import resource
 import subprocess
 import sys
@@ -10,8 +8,7 @@ from pathlib import Path
 import pytest
 from tests.namespaces import NAMESPACE, require_mounts
 
-from dagrpo.engine.errors import full_disk_among
-from dagrpo.utils.failures import about_room, disk_of, full_disk_naming, sentence_of
+from dagrpo.utils.failures import full_disk_naming, sentence_of
 from dagrpo.utils.files import write_json
 
 WRITERS = """
@@ -96,19 +93,8 @@ def test_a_limit_for_files_is_named_with_what_raises_it(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_quota_is_no_full_disk() -> None:
-    error = OSError(errno.EDQUOT, os.strerror(errno.EDQUOT), "/results/x")
-    assert "Disk quota exceeded: make room for your files on " in about_room(error)
-    assert "or have the quota raised" in about_room(error)
-
-
 def test_other_errors_stay_what_they_are(tmp_path: Path) -> None:
     for error in (RuntimeError("inline_container.cc: no such file"), ConnectionResetError(104, "reset"), KeyError("x")):
         with pytest.raises(type(error)) as caught, full_disk_naming(tmp_path):
             raise error
         assert caught.value is error
-
-
-def test_a_path_that_is_not_there_yet_is_on_the_disk_of_its_folder(tmp_path: Path) -> None:
-    assert disk_of(tmp_path / "a" / "b") == disk_of(tmp_path)
-    assert full_disk_among([tmp_path]) is None

@@ -9,7 +9,7 @@ import pytest
 
 from dagrpo.core.errors import UserError
 from dagrpo.utils import hub
-from dagrpo.utils.hub import Wanted, readable_hub_errors, require_answer
+from dagrpo.utils.hub import Wanted, require_answer
 
 WANTED = Wanted(
     repository="someone/small", revision="0" * 40, kind="dataset", correct="correct the name", instead="copy it here"
@@ -112,20 +112,3 @@ def test_a_hub_that_is_not_there_is_told_with_what_to_set(
     sentence = _told()
     assert f"and {address} cannot be reached (" in sentence
     assert "behind a proxy, set HTTPS_PROXY; where the hub has a mirror, set HF_ENDPOINT" in sentence
-
-
-def test_offline_mode_is_named(stand_in: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
-    assert "HF_HUB_OFFLINE is set: unset it" in _told()
-
-
-def test_a_name_that_cannot_be_one_is_the_users_to_correct(stand_in: StandIn) -> None:
-    with pytest.raises(UserError, match=r"a/b/c is no name of a repository: correct the name"):
-        require_answer(
-            Wanted(repository="a/b/c", revision="0" * 40, kind="model", correct="correct the name", instead="x")
-        )
-
-
-def test_a_full_disk_stays_a_full_disk() -> None:
-    with pytest.raises(OSError, match="No space left"), readable_hub_errors(WANTED):
-        raise OSError(28, "No space left on device")

@@ -77,13 +77,6 @@ def test_a_second_process_is_told_who_holds_a_path_and_waits_before(
     assert "Waiting for `" in capsys.readouterr().err
 
 
-def test_a_killed_holder_lets_go_at_once(start: Start) -> None:
-    first, _ = start()
-    first.kill()
-    first.wait()
-    _hold()
-
-
 def test_a_child_holds_on_when_its_parent_is_killed(start: Start) -> None:
     first, said = start("child")
     first.kill()
@@ -122,12 +115,6 @@ def _killed_elsewhere(start: Start, slurm_job: str = "") -> None:
     _move_to_another_host(slurm_job)
     first.kill()
     first.wait()
-
-
-def test_the_note_of_a_holder_that_has_ended_is_gone() -> None:
-    with exclusive_access(Path("out/result.txt"), Path(".state/result.lock")):
-        assert NOTE.exists()
-    assert not NOTE.exists()
 
 
 def test_a_holder_of_another_machine_that_was_killed_holds_until_it_is_silent_for_long(
@@ -202,13 +189,6 @@ def test_a_process_that_cannot_be_seen_from_a_container_is_not_taken_for_gone() 
     assert subprocess.run(inside, capture_output=True, text=True, check=True).stdout == "False False\n"
     outside = (sys.executable, "-c", asked, own)
     assert subprocess.run(outside, capture_output=True, text=True, check=True).stdout == "True False\n"
-
-
-def test_a_holder_on_another_machine_is_named_by_its_note(start: Start) -> None:
-    first, _ = start()
-    _move_to_another_host()
-    with pytest.raises(UserError, match=rf"\(process {first.pid} on another-host\): wait"):
-        _hold()
 
 
 @pytest.mark.parametrize("content", [[], {}, {"process": []}, {"process": {"pid": 1}}, {"process": None, "command": 5}])

@@ -54,11 +54,6 @@ def test_other_columns_do_not_count(tmp_path: Path) -> None:
     assert _is_counted_exactly(tmp_path / "a", ["a"], 10_000)
 
 
-def test_rows_without_a_text_count_as_places(tmp_path: Path) -> None:
-    pq.write_table(pa.table({"a": pa.nulls(1_000_000, pa.string())}), tmp_path / "a")
-    assert _is_counted_exactly(tmp_path / "a", ["a"], 4_000_000)
-
-
 @pytest.mark.parametrize("rows", [20_000, 2_000_000])
 def test_counting_takes_no_memory_of_decoding(tmp_path: Path, rows: int) -> None:
     repeated(tmp_path / "a", {"a": "x" * 1_000_000}, rows)

@@ -4,6 +4,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from tests.pipeline.running import run_stage
 from tests.report.synthetic import make_experiment
@@ -11,7 +12,17 @@ from tests.report.synthetic import make_experiment
 from dagrpo.report.executions import circumstances, executions
 from dagrpo.report.times import write_times_page
 from dagrpo.utils.files import read_json, write_json
-from dagrpo.utils.run_info import Account, Stopwatch, read_accounts, write_account
+from dagrpo.utils.run_info import (
+    Account,
+    Stopwatch,
+    read_accounts,
+    read_times,
+    step_seconds,
+    times_of,
+    write_account,
+    write_times,
+)
+from dagrpo.utils.tables import write_parquet
 
 ACCOUNT = Account(
     stage="train",
@@ -90,3 +101,27 @@ def test_what_differs_between_stages_is_told_of_each() -> None:
     assert (told["Date"], told["Cores"]) == ("2026-01-02 to 2026-01-03", "2, 8")
     assert [stage for stage, *_ in executions(accounts)] == ["train", "score"]
     assert circumstances({}) == []
+
+
+CURVE = [
+    {"reward/mean": 0.5, "timing/update_seconds": 2.0, "timing/rollout_seconds": 1.0, "timing/tokens_per_second": 9.0}
+]
+
+
+@pytest.fixture
+def metrics(tmp_path: Path) -> Path:
+    write_parquet(tmp_path / "metrics.parquet", pa.table({"step": [1]}))
+    return tmp_path / "metrics.parquet"
+
+
+def test_they_are_read_as_they_were_written(tmp_path: Path, metrics: Path) -> None:
+    times = times_of(CURVE)
+    write_times(tmp_path, metrics, times)
+    assert read_times(tmp_path, metrics) == times
+    assert step_seconds(times[0]) == 3.0
+
+
+def test_those_of_another_run_are_not_taken_for_ones_own(tmp_path: Path, metrics: Path) -> None:
+    write_times(tmp_path, metrics, times_of(CURVE))
+    write_parquet(metrics, pa.table({"step": [2]}))
+    assert read_times(tmp_path, metrics) is None

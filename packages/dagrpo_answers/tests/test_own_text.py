@@ -3,7 +3,6 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from packages.dagrpo_answers.tests.conftest import FACTOR, Growth
 
 from dagrpo_answers import Judge
 from dagrpo_answers.judging import has_form
@@ -136,11 +135,6 @@ def test_a_program_in_a_thought_is_none_and_one_that_writes_the_tag_stays_whole(
     assert answer_text("<think>```python\nprint(2)\n```") == ""
 
 
-def test_only_the_form_that_asks_for_a_thought_reads_it() -> None:
-    assert has_form(get_verifier("geo3k"), "<think>half</think>\\boxed{2}")
-    assert not has_form(get_verifier("math"), "<think>\\boxed{2}</think> It is 2.")
-
-
 @given(st.text(alphabet="<>abt|[]`/_16=3 \n"))
 def test_a_text_without_such_marks_stays_as_it_is(text: str) -> None:
     assert own_text(text) == text
@@ -158,10 +152,3 @@ def test_what_is_kept_is_part_of_the_text_in_its_order(pieces: list[str]) -> Non
     for part in kept.split("\n"):
         position = text.index(part, position) + len(part)
     assert own_text(kept) == kept or "</tool_response>" in kept
-
-
-@pytest.mark.parametrize(
-    "part", ["<tool_response>", "</tool_response>", "<result></result>", "<|im_start|>tool", "```output", "<a"]
-)
-def test_any_text_is_looked_through_in_linear_time(part: str, growth: Growth) -> None:
-    assert growth(own_text, lambda length: part * (length // len(part))) < 3 * FACTOR

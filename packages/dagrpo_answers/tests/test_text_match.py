@@ -73,11 +73,6 @@ def test_an_exact_match_is_all_of_the_answer_and_a_substring_match_whole_words_o
     assert holds(answer, truth) is inside
 
 
-@pytest.mark.parametrize("number", ["18", "8", "3", "5", "-3.5", "7", "10", "2"])
-def test_a_part_of_a_number_is_no_match(number: str) -> None:
-    assert holds("it is 3.518 or -218 or 7/9, 2^10", f'["{number}"]') is False
-
-
 OPERATORS = st.sampled_from(["/", "+", "^", "*", ":", "\u00d7", "\u00f7", "\u00b7", "-", " / ", " + ", "**", "="])
 
 
@@ -104,10 +99,6 @@ def test_a_long_text_is_searched_for_a_long_one_in_linear_time(growth: Growth) -
     truth = json.dumps(["bb b " * 200 + "b"])
     assert holds("bb b " * 200 + "b", truth)
     assert growth(lambda text: holds(text, truth), lambda length: "bb b " * (length // 5)) < 3 * FACTOR
-
-
-def test_scripts_without_spaces_match_inside_a_sentence() -> None:
-    assert holds("\u6cd5\u56fd\u7684\u9996\u90fd\u662f\u5df4\u9ece", '["\u5df4\u9ece"]') is True
 
 
 @pytest.mark.parametrize("truth", ["", "Paris", '"Paris"', "[]", "[1]", '["Paris", ""]', '["the"]', "{}", "[" * 10_000])

@@ -42,7 +42,3 @@ def test_forbidden_user_namespaces_are_named_with_their_sysctl(monkeypatch: pyte
     assert "seccomp=unconfined" in why_it_fails(message)  # allowed: a container forbids it
     switch.write_text("0\n")
     assert "unprivileged_userns_clone=1`" in why_it_fails(message)
-
-
-def test_a_message_of_another_kind_is_passed_on() -> None:
-    assert why_it_fails("bwrap: execvp /python: No such file\n").endswith("(bwrap: execvp /python: No such file)")

@@ -39,15 +39,6 @@ def _with_pool(use: Use, limits: Limits = LIMITS, size: int = 2) -> None:
     asyncio.run(opened())
 
 
-def test_a_program_is_answered_with_what_it_prints() -> None:
-    async def use(pool: SandboxPool) -> None:
-        result = await pool.run("import sys\nprint(6 * 7)\nprint('to stderr', file=sys.stderr)\nprint('ü')")
-        assert (result.status, result.stdout) == ("ok", "42\nto stderr\nü\n")
-        assert 0 < result.seconds < LIMITS.seconds
-
-    _with_pool(use)
-
-
 def test_an_exception_is_answered_with_the_traceback_of_the_program_alone() -> None:
     async def use(pool: SandboxPool) -> None:
         result = await pool.run("def half(x):\n    return x / 0\nhalf(1)")
@@ -166,27 +157,6 @@ if os.fork() == 0:
     _with_pool(use)
 
 
-def test_programs_of_one_session_run_one_after_the_other() -> None:
-    async def use(pool: SandboxPool) -> None:
-        session = pool.session()
-        await session.run("seen = []")
-        await asyncio.gather(*(session.run(f"seen.append({number})") for number in range(8)))
-        assert (await session.run("print(seen)")).stdout == "[0, 1, 2, 3, 4, 5, 6, 7]\n"
-
-    _with_pool(use)
-
-
-def test_more_sessions_than_sandboxes_get_on() -> None:
-    async def use(pool: SandboxPool) -> None:
-        sessions = [pool.session() for _ in range(6)]
-        for number, session in enumerate(sessions):
-            await session.run(f"x = {number}")
-        results = await asyncio.gather(*(session.run("print(x)") for session in sessions))
-        assert [result.stdout for result in results] == [f"{number}\n" for number in range(6)]
-
-    _with_pool(use, size=2)
-
-
 def test_a_call_that_nobody_waits_for_any_more_is_ended() -> None:
     async def use(pool: SandboxPool) -> None:
         with pytest.raises(TimeoutError):
@@ -194,19 +164,6 @@ def test_a_call_that_nobody_waits_for_any_more_is_ended() -> None:
         assert (await pool.run("print(1)")).stdout == "1\n"
 
     _with_pool(use, Limits(seconds=600.0), size=1)
-
-
-def test_a_call_that_is_given_up_while_it_waits_takes_no_sandbox_away() -> None:
-    async def use(pool: SandboxPool) -> None:
-        waiting = [asyncio.create_task(pool.run("import time; time.sleep(0.2)")) for _ in range(4)]
-        await asyncio.sleep(0)
-        for task in waiting[1:]:
-            task.cancel()
-        await asyncio.gather(*waiting, return_exceptions=True)
-        results = await asyncio.gather(*(pool.run("print(1)") for _ in range(4)))
-        assert [result.stdout for result in results] == ["1\n"] * 4
-
-    _with_pool(use, size=2)
 
 
 def _kill_sandboxes() -> None:
@@ -243,18 +200,6 @@ def test_a_program_whose_sandbox_is_killed_is_run_again(kills: int, status: str)
             _kill_sandboxes()
         assert (await running).status == status
         assert (await pool.run("print(2)")).stdout == "2\n"
-
-    _with_pool(use, size=1)
-
-
-def test_a_session_whose_sandbox_is_killed_runs_its_first_program_again() -> None:
-    async def use(pool: SandboxPool) -> None:
-        session = pool.session()
-        running = asyncio.create_task(session.run("import time; time.sleep(1); x = 1"))
-        await asyncio.sleep(0.5)
-        _kill_sandboxes()
-        assert (await running).status == "ok"
-        assert (await session.run("print(x)")).stdout == "1\n"
 
     _with_pool(use, size=1)
 

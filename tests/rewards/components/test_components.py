@@ -69,21 +69,6 @@ def test_tool_calls_are_worth_the_share_that_worked(calls: int, failed: int, sha
     assert value("tool_calls", judged(turns=9, tool_calls=calls, failed=failed)) == share
 
 
-@pytest.mark.parametrize(
-    ("turns", "calls", "effort"),
-    [(1, 0, 0.0), (2, 1, 0.1), (2, 3, 0.1), (3, 2, 0.2), (5, 4, 0.4), (9, 8, 0.4), (3, 0, 0.0), (3, 1, 0.1)],
-)
-@pytest.mark.parametrize("verdict", ["wrong", "missing", "unverifiable"])
-def test_every_tool_turn_with_an_answer_after_it_is_an_effort(
-    turns: int, calls: int, effort: float, verdict: Verdict
-) -> None:
-    assert value("tool_effort", judged(verdict, turns=turns, tool_calls=calls)) == pytest.approx(effort)
-
-
-def test_a_right_answer_needs_no_effort() -> None:
-    assert value("tool_effort", judged("right", turns=5, tool_calls=4)) == 0.0
-
-
 @pytest.mark.parametrize(("turns", "reward"), [(1, -1.0), (2, -0.9), (3, -0.8), (5, -0.6), (7, -0.6)])
 def test_effort_with_a_weight_of_one_is_the_published_shaping_of_retool(turns: int, reward: float) -> None:
     """min(-0.6, -1 + (num_turns - 2) / 2 * 0.1), where num_turns counts two for every tool turn and answer, and two more."""
@@ -139,11 +124,6 @@ def test_arguments_that_cannot_be_read_are_compared_as_they_were_written(written
 )
 def test_an_attempt_that_used_up_its_turns_or_tokens_pays(reason: StopReason, penalty: float) -> None:
     assert value("turn_limit", _attempted(stop_reason=reason)) == penalty
-
-
-def test_of_several_turns_the_longest_is_measured_against_the_limit_of_a_turn() -> None:
-    assert value("overlong", _attempted(samples=attempt(tokens=(18432, 18432, 18432)).samples), buffer=4096) == -0.5
-    assert value("overlong", judged(tokens=18432), buffer=4096) == -0.5
 
 
 ATTEMPTS = [

@@ -176,11 +176,6 @@ def test_tests_with_boundless_values_are_refused(value: str) -> None:
         read_tests(json.dumps({"inputs": [value], "outputs": ["1"], "fn_name": "f"}))
 
 
-def test_without_fractions_one_failure_is_0(share: Share) -> None:
-    assert share("print(3)", SUMS, fractions=False) == 0.0
-    assert share("print(sum(map(int, input().split())))", SUMS, fractions=False) == 1.0
-
-
 @pytest.mark.parametrize(
     ("program", "test"),
     [
@@ -209,11 +204,6 @@ def test_without_fractions_one_failure_is_0(share: Share) -> None:
 )
 def test_values_and_objects_pass_between_a_program_and_its_tests(share: Share, program: str, test: str) -> None:
     assert share(program, json.dumps({"test_list": [test]})) == 1.0
-
-
-def test_a_prompt_may_end_after_its_signature(share: Share) -> None:
-    fields = {"prompt": "def f(x):", "test": "def check(c):\n    assert c(1) == 2\n", "entry_point": "f"}
-    assert share("    return x + 1", json.dumps(fields)) == 1.0
 
 
 def test_a_result_with_many_equal_hashes_is_read_in_linear_time(share: Share) -> None:

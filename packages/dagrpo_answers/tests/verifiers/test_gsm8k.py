@@ -10,12 +10,6 @@ from hypothesis import strategies as st
 from dagrpo_answers.verifiers.gsm8k import equal, extract
 
 MINUS = "\u2212"
-FULL_WIDTH_18 = "\uff11\uff18"
-
-
-def test_an_answer_far_before_the_end_is_still_read() -> None:
-    assert extract("#### 18\n" + "That was easy. " * 1000, "strict") == "18"
-    assert extract("18" + " and so on" * 1000, "flexible") == "18"
 
 
 @pytest.mark.parametrize("text", ["", "eighteen", "1e999999999", "NaN", "Infinity", "3/4", "1_000"])
@@ -62,8 +56,3 @@ def test_any_text_gives_a_normalised_number_or_nothing(text: str, extractor: Lit
         assert extract(f"#### {extracted}", "strict") == extracted
         assert extract(extracted, "flexible") == extracted
         assert equal(extracted, extracted)
-
-
-@given(ANY_TEXT)
-def test_without_a_mark_there_is_no_strict_answer(text: str) -> None:
-    assert extract(text.replace("#", ""), "strict") is None

@@ -129,30 +129,6 @@ def test_instructions_that_cannot_be_read_are_refused(truth: str) -> None:
         VERIFIER.check(truth)
 
 
-def test_every_language_that_can_be_found_may_be_asked_for() -> None:
-    for code in (*LANGUAGES, "zh-cn"):
-        VERIFIER.check(json.dumps([["language:response_language", {"language": code}]]))
-
-
-def test_the_language_of_a_text_is_found_once() -> None:
-    language.cache_clear()
-    truth = json.dumps([["language:response_language", {"language": "de"}]] * 50)
-    assert VERIFIER.parts is not None
-    VERIFIER.parts("one\ntwo *three*", truth, "flexible")
-    assert language.cache_info().misses <= 8
-
-
-@pytest.mark.parametrize("name", ["keywords:forbidden_words", "keywords:existence"])
-def test_long_words_take_no_more_time_than_short_ones(name: str) -> None:
-    parameter, text = name.partition(":")[2].replace("existence", "keywords"), "a " * 20_000
-    spent = []
-    for letters in (60, 500, 4_000):
-        begun = time.process_time()
-        follows(text, name, {parameter: ["a " * (letters // 2) + "b"] * 20})
-        spent.append(time.process_time() - begun)
-    assert spent[2] < 8 * max(spent[0], 0.01)  # 64 times as long where each place of the text is compared with the word
-
-
 @given(st.text(alphabet="*[]<>-\n \"'.aA,P.S#{}:1```json", max_size=300))
 def test_no_text_makes_a_check_fail(text: str) -> None:
     for name, parameters, *_ in CASES:
