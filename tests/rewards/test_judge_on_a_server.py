@@ -29,17 +29,8 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A server of the fresh model that takes chat messages: ours takes tokens alone."""
     folder, port = tmp_path_factory.mktemp("judge"), free_port(None)
     make_fresh(folder / "model", Fresh(max_position_embeddings=4096), torch.float32)
-    flags = command.server_command(
-        folder / "model",
-        sglang.Config(),
-        port,
-        command.write_settings(folder, "secret"),
-        dtype="float32",
-        head_dtype=None,
-        device="cpu",
-        deterministic=True,
-        version="v",
-    )
+    serving = command.Serving(model=folder / "model", config=sglang.Config(), version="v")
+    flags = command.server_command(serving, port, command.write_settings(folder, "secret"), device="cpu")
     flags.remove("--skip-tokenizer-init")
     process = WatchedProcess(
         [
