@@ -1,23 +1,22 @@
 """A server that leaves its GPU for an update: what it is told, and in which order."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import torch
 from tests.engine.conftest import Serve
-from tests.engine.scripted import Echo
+from tests.engine.pools import pool_over
+from tests.engine.scripted import Echo, ScriptedServer
 
 from dagrpo.checkpoints.tensors import StateTensors
 from dagrpo.core.errors import UserError
 from dagrpo.core.types import SamplingRequest
 from dagrpo.engine import open_engine, sglang
-from dagrpo.engine.background import BackgroundLoop
 from dagrpo.engine.errors import ServerError
 from dagrpo.engine.http import Endpoint
-from dagrpo.engine.interface import WeightVersion
 from dagrpo.engine.pool import ServerPool
-from dagrpo.engine.sglang.client import ServerClient
-from dagrpo.engine.weight_files import WeightsFolder
 
 REQUEST = SamplingRequest(input_ids=(7, 8), seed=1, temperature=1.0, top_p=1.0, top_k=-1, max_new_tokens=1)
 WEIGHTS = StateTensors({"model.norm.weight": torch.ones(4)})
@@ -47,23 +46,23 @@ class WithMemory(Echo):
         return super().__call__(path, body)
 
 
-def pool_over(address: str, folder: Path, loop: BackgroundLoop, weights: WeightsFolder, *, leaves: bool) -> ServerPool:
-    client = ServerClient(Endpoint(address=address), 5)
-    return ServerPool([client], loop, weights, WeightVersion(name="default", sent="default"), leaves=leaves)
+@contextmanager
+def pool_at(server: ScriptedServer, folder: Path) -> Iterator[ServerPool]:
+    (folder / "like").mkdir()
+    with pool_over([Endpoint(address=server.address)], folder / "like", folder / "weights", 5, leaves=True) as pool:
+        yield pool
 
 
 def test_it_leaves_when_it_is_idle_and_comes_back_in_two_parts_round_the_new_weights(
     serve: Serve, tmp_path: Path
 ) -> None:
-    (tmp_path / "like").mkdir()
     server = serve(WithMemory())
-    with BackgroundLoop() as loop, WeightsFolder(tmp_path / "like", tmp_path / "weights") as folder:
-        pool = pool_over(server.address, tmp_path, loop, folder, leaves=True)
+    with pool_at(server, tmp_path) as pool:
         for step in (1, 2):
             pool.release_memory()
             pool.load(WEIGHTS, f"step_{step}")
             assert pool.generate([REQUEST], lockstep=True)[0].weight_version == f"step_{step}"
-        tags = [body.get("tags") for path, body in server.asked if "occupation" in path]
+    tags = [body.get("tags") for path, body in server.asked if "occupation" in path]
     wait = "/flush_cache?timeout=10.0"
     weight_sync = ["/resume_memory_occupation", "/update_weights_from_disk", "/resume_memory_occupation", wait]
     assert server.paths == [wait, "/release_memory_occupation", *weight_sync, "/generate"] * 2
@@ -72,24 +71,21 @@ def test_it_leaves_when_it_is_idle_and_comes_back_in_two_parts_round_the_new_wei
 
 def test_a_server_that_has_not_left_is_not_told_to_come_back(serve: Serve, tmp_path: Path) -> None:
     """It would end itself."""
-    (tmp_path / "like").mkdir()
     server = serve(WithMemory())
-    with BackgroundLoop() as loop, WeightsFolder(tmp_path / "like", tmp_path / "weights") as folder:
-        pool_over(server.address, tmp_path, loop, folder, leaves=True).load(WEIGHTS, "step_0")
+    with pool_at(server, tmp_path) as pool:
+        pool.load(WEIGHTS, "step_0")
     assert [path for path in server.paths if "occupation" in path] == []
 
 
 def test_what_a_gpu_cannot_hold_when_the_server_comes_back_is_an_error_with_its_words(
     serve: Serve, tmp_path: Path
 ) -> None:
-    (tmp_path / "like").mkdir()
 
     def full(path: str, body: dict[str, object]) -> tuple[int, object]:
         return (400, {"error": {"message": "out of memory"}}) if "resume" in path else (200, {"success": True})
 
     server = serve(full)
-    with BackgroundLoop() as loop, WeightsFolder(tmp_path / "like", tmp_path / "weights") as folder:
-        pool = pool_over(server.address, tmp_path, loop, folder, leaves=True)
+    with pool_at(server, tmp_path) as pool:
         pool.release_memory()
         with pytest.raises(ServerError, match=r"refused /resume_memory_occupation \(400\): .*out of memory"):
             pool.load(WEIGHTS, "step_1")

@@ -1,25 +1,24 @@
 """What a real SGLang server answers with an adapter that it serves, with its next version, and when somebody else has been there."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 import httpx
 import pytest
 import torch
 from tests.engine.batches import batch, trainer_logprobs
-from tests.engine.pools import STARTED_WITH
+from tests.engine.pools import STARTED_WITH, pool_over
 from tests.engine.served_adapters import FORM, adapter, merged_into
 
 from dagrpo.checkpoints.formats.huggingface import HuggingFaceTensors
 from dagrpo.checkpoints.tensors import StateTensors
 from dagrpo.core.types import Completion, ScoringRequest
 from dagrpo.engine import open_engine, sglang
-from dagrpo.engine.background import BackgroundLoop
 from dagrpo.engine.errors import ServerAway, ServerError
 from dagrpo.engine.http import Endpoint
 from dagrpo.engine.interface import Adapter
 from dagrpo.engine.pool import ServerPool
-from dagrpo.engine.sglang.client import ServerClient
 from dagrpo.engine.sglang.digests import counterparts, differing
 from dagrpo.engine.sglang.server import SGLangServer
 from dagrpo.engine.weight_files import AdapterFolders, WeightsFolder
@@ -39,10 +38,8 @@ def serving(
 @pytest.fixture
 def pool(serving: SGLangServer, tiny_model: Path) -> Iterator[ServerPool]:
     """The engine of that server; no adapter of this test is loaded yet."""
-    with BackgroundLoop() as loop, WeightsFolder(tiny_model, None) as folder:
-        client = ServerClient(serving.endpoint, 120)
-        yield ServerPool([client], loop, folder, STARTED_WITH, adapters=AdapterFolders(FORM, folder))
-        loop.run(client.close())
+    with pool_over([serving.endpoint], tiny_model, adapters=FORM) as pool:
+        yield pool
 
 
 def _asked(server: SGLangServer, path: str, body: Mapping[str, object]) -> httpx.Response:
@@ -160,10 +157,10 @@ def test_a_server_that_was_started_again_after_an_adapter_answers_nothing_before
     tiny_model: Path, engine: sglang.Config, tmp_path: Path
 ) -> None:
     requests = batch(prompts=8, samples=2)
-    with SGLangServer(tiny_model, engine, tmp_path / "server.log", adapter=FORM) as server, BackgroundLoop() as loop:
-        folder = WeightsFolder(tiny_model, tmp_path / "weights")
-        client = ServerClient(Endpoint(address=server.address, api_key=server.api_key, comes_back=True), 120)
-        pool = ServerPool([client], loop, folder, STARTED_WITH, adapters=AdapterFolders(FORM, folder))
+    with ExitStack() as stack:
+        server = stack.enter_context(SGLangServer(tiny_model, engine, tmp_path / "server.log", adapter=FORM))
+        endpoint = Endpoint(address=server.address, api_key=server.api_key, comes_back=True)
+        pool = stack.enter_context(pool_over([endpoint], tiny_model, tmp_path / "weights", adapters=FORM))
         pool.load(adapter(tiny_model, 1), "first")
         before = pool.generate(requests, lockstep=True)
         pool.load(adapter(tiny_model, 2), "second")
@@ -173,4 +170,3 @@ def test_a_server_that_was_started_again_after_an_adapter_answers_nothing_before
                 pool.generate(requests, lockstep=True)
             pool.load(adapter(tiny_model, 1), "first")
             assert pool.generate(requests, lockstep=True) == before
-        loop.run(client.close())

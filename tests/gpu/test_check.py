@@ -18,7 +18,6 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from dagrpo.cli.doctor import gpu_requirements, gpus
 from dagrpo.cli.doctor.finding import Finding
-from dagrpo.config.presets import composed
 from dagrpo.config.schema import Params
 from dagrpo.core.errors import UserError
 from dagrpo.trainer.config.runtime import Runtime
@@ -83,15 +82,6 @@ def test_the_check_refuses_a_machine_without_a_gpu(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(gpu_requirements, "hub", lambda: Finding(name="GSM8K", detail="there"))
     with pytest.raises(SystemExit, match="missing: GPU: nvidia-smi lists none"):
         check.main([])
-
-
-def test_the_experiment_trains_on_all_of_gsm8k_and_is_scored_on_all_of_its_test_problems() -> None:
-    params = composed([experiment.EXPERIMENT])
-    assert params.experiment.seeds == [0, 1, 2]
-    assert params.data.max_train is params.data.max_test is params.evaluation.sampling.max_problems is None
-    assert params.sft.steps * params.sft.batch_size >= 7_473
-    assert params.training.steps > 0
-    assert experiment.params_of(experiment.EXPERIMENT, "/copies", toy=False).data.mirror == "/copies"
 
 
 @pytest.fixture
@@ -168,11 +158,6 @@ def test_the_table_takes_the_place_of_the_one_before(tmp_path: Path) -> None:
     document.write_text("no place")
     with pytest.raises(UserError, match="has no place for the table"):
         table.put_into(document, "third")
-
-
-def test_the_page_of_benchmarks_has_a_place_for_it() -> None:
-    text = (ROOT / "docs/benchmarks.md").read_text()
-    assert text.count(table.BEGIN) == text.count(table.END) == 1
 
 
 def test_the_time_is_divided_and_the_experiment_has_what_is_left(
@@ -286,13 +271,6 @@ def test_targets_stand_beside_what_was_measured() -> None:
     ):
         rows = list(targets.rows(baseline))[2:]
         assert [row.endswith(f"| {cell}") for row, cell in zip(rows, cells, strict=True)] == [True] * 3
-
-
-def test_the_step_that_is_timed_is_the_target_s() -> None:
-    params = experiment.params_of_step("/copies")
-    assert (params.training.prompts_per_step, params.training.samples_per_prompt) == (256, 16)
-    assert (params.model.name, params.data.mirror) == ("qwen2_5_0_5b_instruct", "/copies")
-    assert experiment.trained(params) == "results/step/runs/seed_0/metrics.parquet"
 
 
 def test_one_gpu_leaves_out_what_several_do_together_and_two_run_it(

@@ -78,7 +78,6 @@ def on_nodes(folder: Path, config: EngineConfig, log: Path, options: Mapping[str
 
 
 def _answer_of(folder: Path, number: int, deadline: float) -> list[dict[str, str]]:
-    """Wait for a node's answer; return its servers."""
     while not (path := folder / f"{number}.json").is_file():
         if time.monotonic() > deadline:
             raise UserError(

@@ -72,7 +72,6 @@ def _rounded(table: pa.Table) -> pa.Table:
 
 
 def _with(table: pa.Table, name: str, column: pa.Array | pa.ChunkedArray) -> pa.Table:
-    """Return the table with another column in the place of one, of the same field."""
     place = table.schema.get_field_index(name)
     return table.set_column(place, table.schema.field(place), column)
 

@@ -169,7 +169,6 @@ class Session:
 
 
 def _path(leaf: Turn) -> list[Turn]:
-    """Return the turns from the root to the leaf."""
     path = [leaf]
     while (parent := path[-1].parent) is not None:
         path.append(parent)

@@ -128,7 +128,6 @@ def _recorded(call: Mapping[str, Any]) -> Call:
 
 
 def _unrecorded(message: Mapping[str, Any]) -> tuple[Call, ...]:
-    """Return the calls in a message, which have no record."""
     functions = [call.get("function", {}) for call in message.get("tool_calls") or ()]
     return tuple(
         Call(name=_text(each.get("name")), arguments=_text(each.get("arguments")), status="", result="")

@@ -10,19 +10,17 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from tests.engine.conftest import Serve
-from tests.engine.pools import STARTED_WITH
+from tests.engine.pools import pool_over
 from tests.engine.scripted import reply, scores
 
 from dagrpo.checkpoints.tensors import StateTensors
 from dagrpo.core.errors import UserError
 from dagrpo.core.types import SamplingRequest, ScoringRequest
-from dagrpo.engine.background import BackgroundLoop
 from dagrpo.engine.errors import ServerAway, ServerError
 from dagrpo.engine.http import Endpoint
 from dagrpo.engine.interface import AdapterForm, new_version
 from dagrpo.engine.pool import ServerPool
 from dagrpo.engine.sessions import SLICE
-from dagrpo.engine.sglang.client import ServerClient
 from dagrpo.engine.sglang.command import adapter_flags
 from dagrpo.engine.sglang.digests import SGLangWeights
 from dagrpo.engine.weight_files import AdapterFolders, WeightsFolder
@@ -81,12 +79,10 @@ def _with_pool(
 ) -> None:
     (tmp_path / "like").mkdir(exist_ok=True)
     addresses = [address] if isinstance(address, str) else address
-    with BackgroundLoop() as loop, WeightsFolder(tmp_path / "like", tmp_path / "weights") as folder:
-        clients = [ServerClient(Endpoint(address=each, comes_back=comes_back), 5) for each in addresses]
-        adapters = AdapterFolders(FORM, folder) if serves_adapters else None
-        use(ServerPool(clients, loop, folder, STARTED_WITH, adapters=adapters))
-        for client in clients:
-            loop.run(client.close())
+    endpoints = [Endpoint(address=each, comes_back=comes_back) for each in addresses]
+    form: dict[str, Any] = {"adapters": FORM} if serves_adapters else {}
+    with pool_over(endpoints, tmp_path / "like", tmp_path / "weights", 5, **form) as pool:
+        use(pool)
 
 
 def test_a_version_that_somebody_has_removed_is_not_missed(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from pydantic import ValidationError
 from safetensors.torch import load_file
 from tests.engine.batches import batch
 from tests.engine.conftest import Serve
-from tests.engine.pools import STARTED_WITH
+from tests.engine.pools import STARTED_WITH, pool_over
 from tests.engine.scripted import Echo
 from torch.distributed.distributed_c10d import _world
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -115,15 +115,13 @@ def test_a_server_that_refuses_a_bucket_is_not_given_the_new_version(serve: Serv
         return (400, {"success": False, "message": "no room"}) if refused else Echo()(path, body)
 
     server = serve(refuse)
-    with BackgroundLoop() as loop, WeightsFolder(tmp_path, tmp_path / "weights") as folder:
-        client = ServerClient(Endpoint(address=server.address), 5)
-        pool = ServerPool([client], loop, folder, STARTED_WITH, buckets=partial(buckets, memory=SharedMemory(CPU)))
+    cut = partial(buckets, memory=SharedMemory(CPU))
+    with pool_over([Endpoint(address=server.address)], tmp_path, tmp_path / "weights", 5, buckets=cut) as pool:
         with pytest.raises(ServerError, match=r"refused /update_weights_from_tensor .*no room"):
             pool.load(StateTensors(STATE), "step_1")
         assert server.paths == ["/begin_weight_update", "/update_weights_from_tensor"]
         with pytest.raises(ServerError):  # it answers with the weights of before
             pool.generate(batch(prompts=1, samples=1), lockstep=False)
-        loop.run(client.close())
 
 
 def test_a_server_that_has_left_its_gpu_has_room_for_its_cache_again_once_the_buckets_are_freed(
@@ -136,14 +134,11 @@ def test_a_server_that_has_left_its_gpu_has_room_for_its_cache_again_once_the_bu
         return 200, {"success": True}
 
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: asked.append("freed here"))
-    with BackgroundLoop() as loop, WeightsFolder(tmp_path, tmp_path / "weights") as folder:
-        client = ServerClient(Endpoint(address=serve(answer).address), 5)
-        cut = partial(buckets, memory=SharedMemory(CPU))
-        pool = ServerPool([client], loop, folder, STARTED_WITH, leaves=True, buckets=cut)
+    endpoint, cut = Endpoint(address=serve(answer).address), partial(buckets, memory=SharedMemory(CPU))
+    with pool_over([endpoint], tmp_path, tmp_path / "weights", 5, leaves=True, buckets=cut) as pool:
         pool.release_memory()
         asked.clear()
         pool.load(StateTensors(STATE), "step_1")
-        loop.run(client.close())
     assert asked == [
         "/resume_memory_occupation weights",
         "/begin_weight_update",
@@ -183,11 +178,11 @@ def test_servers_that_went_or_came_back_form_a_new_group(
 
         return answer
 
-    with BackgroundLoop() as loop, WeightsFolder(tmp_path, tmp_path / "weights") as folder:
-        clients = [ServerClient(Endpoint(address=serve(answers(number)).address), 5) for number in range(2)]
-        unheard = BroadcastGroup("127.0.0.1", CPU, 5)
-        monkeypatch.setattr(unheard, "broadcast", lambda flat: None)
-        pool = ServerPool(clients, loop, folder, STARTED_WITH, buckets=unheard.buckets, group=FakeGroup())
+    endpoints = [Endpoint(address=serve(answers(number)).address) for number in range(2)]
+    unheard = BroadcastGroup("127.0.0.1", CPU, 5)
+    monkeypatch.setattr(unheard, "broadcast", lambda flat: None)
+    options = {"buckets": unheard.buckets, "group": FakeGroup()}
+    with pool_over(endpoints, tmp_path, tmp_path / "weights", 5, **options) as pool:
         for step in (1, 2):
             pool.load(StateTensors(STATE), f"step_{step}")
         assert (formed, sorted(joined)) == ([2], [(0, 1), (1, 3)])
@@ -202,8 +197,6 @@ def test_servers_that_went_or_came_back_form_a_new_group(
         assert joined[2:3] == [(1, 1)]
         assert sorted(joined[3:]) == [(0, 1), (1, 3)]
         assert sorted(left[1:]) == [(0, "2"), (1, "2")]
-        for client in clients:
-            loop.run(client.close())
 
 
 def test_a_new_group_of_the_trainer_takes_the_place_of_the_one_before() -> None:
@@ -239,7 +232,7 @@ def test_any_failure_of_a_broadcast_is_that_of_the_sync(monkeypatch: pytest.Monk
 
 
 def test_a_server_that_was_started_again_unseen_and_knows_no_group_starts_the_stage_again(
-    serve: Serve, tmp_path: Path
+    serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     @contextmanager
     def formed(servers: int) -> Iterator[Mapping[str, Any]]:
@@ -255,21 +248,15 @@ def test_a_server_that_was_started_again_unseen_and_knows_no_group_starts_the_st
         return answer
 
     group = BroadcastGroup("127.0.0.1", CPU, 5)
-    with (
-        BackgroundLoop() as loop,
-        WeightsFolder(tmp_path, tmp_path / "weights") as folder,
-        pytest.MonkeyPatch.context() as fake,
-    ):
-        fake.setattr(group, "formed", formed)
-        fake.setattr(group, "broadcast", lambda flat: None)
-        clients = [ServerClient(Endpoint(address=serve(answers(number)).address), 5) for number in range(2)]
-        pool = ServerPool(clients, loop, folder, STARTED_WITH, buckets=group.buckets, group=group)
+    monkeypatch.setattr(group, "formed", formed)
+    monkeypatch.setattr(group, "broadcast", lambda flat: None)
+    endpoints = [Endpoint(address=serve(answers(number)).address) for number in range(2)]
+    options = {"buckets": group.buckets, "group": group}
+    with pool_over(endpoints, tmp_path, tmp_path / "weights", 5, **options) as pool:
         pool.load(StateTensors(STATE), "step_1")
         started_again.add(1)
         with pytest.raises(ServerAway, match=r"refused /update_weights_from_distributed \(400\): no such group"):
             pool.load(StateTensors(STATE), "step_2")
-        for client in clients:
-            loop.run(client.close())
 
 
 def test_sglang_finds_tensors_of_all_types_in_a_broadcast() -> None:

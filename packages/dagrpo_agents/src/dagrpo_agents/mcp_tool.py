@@ -183,7 +183,6 @@ class Connection:
                 await asyncio.wait([keeper])
 
     def _program_output(self) -> str:
-        """Return the end of what a program wrote to stderr."""
         try:
             output = self._log.read_text(errors="replace").strip()[-500:]
         except OSError:  # no program was started that could have written there

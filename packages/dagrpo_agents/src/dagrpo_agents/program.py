@@ -87,7 +87,6 @@ class ProgramAgent:
         )
 
     async def _served(self, message: Mapping[str, Any], access: Access) -> Mapping[str, float]:
-        """Return the rewards that the shared program reports. Raises ProgramFailure."""
         from dagrpo_agents.programs.attempt import reported_rewards
 
         assert self._service is not None
@@ -95,7 +94,6 @@ class ProgramAgent:
         return reported_rewards(await self._service.request(access.identifier, body))
 
     async def _started(self, message: Mapping[str, Any], access: Access) -> Mapping[str, float]:
-        """Return the rewards that a process for this attempt alone reports. Raises ProgramFailure."""
         from dagrpo.utils.child_variables import access_variables, passed_on
         from dagrpo_agents.programs.attempt import ProgramFailure, report_in
         from dagrpo_agents.programs.process import read_output, running

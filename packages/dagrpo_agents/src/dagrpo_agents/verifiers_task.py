@@ -76,7 +76,6 @@ def load(params: "Data") -> TaskRows:
 
 
 def _listed(config: Config) -> list[dict[str, Any]]:
-    """Return key, hash and prompt of each task, as the package lists them in its own environment."""
     from dagrpo_agents.verifiers import worker_command, worker_variables
 
     if not config.taskset:

@@ -57,7 +57,6 @@ def _hashed(rows: Words, blocks: Words) -> Words:
 
 
 def _low_bits(values: torch.Tensor) -> Words:
-    """Return the low 32 bits."""
     return values.to(torch.int64).numpy().astype(np.uint32)
 
 

@@ -79,7 +79,7 @@ class TemplateFormat:
             text, opened = self._tokens.decoded(completion), self._opens_thinking(prompt)
             if _split_thinking(text, opened=opened).is_open:
                 return None
-            thought = opened or _is_marked(text)
+            thought = opened or OPENING in text or CLOSING in text  # templates look for a mark everywhere
         suffix = self._suffixes.after(self._tokens.guarded(new), self._tokens.guarded(tools), thinking=thought)
         if suffix is None or (not thought and self._rewrites_thinking_before(prompt, new, tools)):
             return None
@@ -156,10 +156,10 @@ class TemplateFormat:
         """Return True if earlier turns in the prompt hold thinking which the template drops from here on."""
         if not self._template.knows_thinking or self._suffixes.after(new, tools, thinking=True) is not None:
             return False
-        return _has_thinking(self._tokens.decoded(prompt))
+        return _THOUGHT.search(self._tokens.decoded(prompt)) is not None
 
     def _opens_thinking(self, prompt: Sequence[int]) -> bool:
-        return _ends_in_thinking(self._tokens.decoded(prompt[-PROMPT_TAIL:]))
+        return self._tokens.decoded(prompt[-PROMPT_TAIL:]).rstrip().endswith(OPENING)
 
     def _parsed(
         self, text: str, offset: int, attempts: Sequence[Attempt], written: Sequence[int]
@@ -180,12 +180,10 @@ class TemplateFormat:
         )
 
     def _plain(self, text: str) -> str:
-        """Return the text without special tokens and without the white space at its ends."""
         return self._foreign.sub("", text).strip()
 
 
 def _outside(text: str, attempts: Sequence[Attempt]) -> list[str]:
-    """Return the texts between the calls."""
     starts = [0, *(attempt.end for attempt in attempts)]
     ends = [*(attempt.start for attempt in attempts), len(text)]
     return [text[start:end] for start, end in zip(starts, ends, strict=True)]
@@ -208,18 +206,3 @@ def _split_thinking(text: str, *, opened: bool) -> _Split:
     if end < 0:
         return _Split(thinking=text[start:].strip(), start=len(text), is_open=True)
     return _Split(thinking=text[start:end].strip(), start=end + len(CLOSING), is_open=False)
-
-
-def _ends_in_thinking(text: str) -> bool:
-    """Return True if a prompt ends in <think>."""
-    return text.rstrip().endswith(OPENING)
-
-
-def _has_thinking(text: str) -> bool:
-    """Return True if a prompt holds thinking that is not empty."""
-    return _THOUGHT.search(text) is not None
-
-
-def _is_marked(text: str) -> bool:
-    """Return True if a completion holds a marker of thinking anywhere: templates look for it everywhere."""
-    return OPENING in text or CLOSING in text

@@ -230,5 +230,4 @@ def _dummies(new: Sequence[Message], thinking: bool) -> Iterator[_Dummy]:
 
 
 def _in_order(marks: Sequence[str], text: str) -> bool:
-    """Return True if each mark is in the text once, in order."""
     return all(text.count(mark) == 1 for mark in marks) and sorted(marks, key=text.index) == list(marks)

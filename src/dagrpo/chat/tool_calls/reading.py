@@ -127,7 +127,6 @@ def _unread(start: int, end: int) -> Attempt:
 
 
 def _next(text: str, begin: int, opening: str) -> int:
-    """Return the position of the next opening marker, or the text's end."""
     following = text.find(opening, begin)
     return following if following >= 0 else len(text)
 

@@ -222,7 +222,6 @@ def _completion(
 
 
 def _require_finished(about: About, address: str) -> None:
-    """Raise ServerError for an aborted request."""
     reason = about.finish_reason
     if reason.type not in ("stop", "length"):
         message = one_line(str(reason.message or reason.type), LONGEST_MESSAGE)

@@ -150,7 +150,6 @@ def _further_flags(arguments: Mapping[str, Argument]) -> Iterator[str]:
 
 
 def _gpu_flags(config: Config, dtype: str, *, deterministic: bool) -> tuple[str, ...]:
-    """Return the flags that only a server on a GPU gets."""
     attention = config.attention_backend or (FLOAT32_ATTENTION if dtype == "float32" else None)
     return (
         # Beyond its largest graph SGLang decodes without one, several times as slowly; its own choice is 32 to 256 requests.

@@ -199,7 +199,6 @@ def lots(specs: Mapping[str, TensorSpec], most: int) -> list[list[str]]:
 
 
 def _places(specs: list[TensorSpec]) -> tuple[list[int], int]:
-    """Return the first byte of each tensor, and the size of all."""
     starts, end = [], 0
     for spec in specs:
         starts.append(-(-end // _ALIGNMENT) * _ALIGNMENT)

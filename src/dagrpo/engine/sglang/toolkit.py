@@ -75,7 +75,6 @@ def _with_scripts(path: str) -> str:
 
 
 def _jobs() -> int:
-    """Return the number of files to compile at a time: as many as cores and memory allow."""
     return max(1, min(processors(), int(psutil.virtual_memory().available) // BYTES_OF_A_COMPILER))
 
 

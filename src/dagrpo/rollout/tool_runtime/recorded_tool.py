@@ -150,7 +150,6 @@ class RecordedTool:
 
 
 def _record(line: bytes) -> Mapping[str, Any] | None:
-    """Return the record in a line; None if it is damaged."""
     try:
         return without_checksum(json.loads(line))
     except ValueError:

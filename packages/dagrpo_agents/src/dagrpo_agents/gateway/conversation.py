@@ -77,7 +77,6 @@ def events(reply: Reply, request: ChatRequest) -> bytes:
 
 
 def _chunks(reply: Reply, request: ChatRequest) -> Iterator[dict[str, Any]]:
-    """Yield the content and its tokens, the finish reason, and the usage."""
     head = _head(reply, request, "chat.completion.chunk")
     delta = dict(reply.message)
     if calls := delta.get("tool_calls"):
