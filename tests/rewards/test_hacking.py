@@ -41,6 +41,14 @@ def test_components_that_rise_with_accuracy_or_fall_with_it_are_no_sign() -> Non
     assert hacked({"reward/accuracy": ACCURACY, "reward/component/format": course(2, (0, 1.0), (99, 0.0))}) == []
 
 
+def test_a_collapse_of_accuracy_is_named_where_no_component_rises() -> None:
+    (found,) = hacked({"reward/accuracy": course(1, (0, 0.4), (20, 0.6), (99, 0.1)), "policy/entropy": ACCURACY})
+    assert str(found).startswith("accuracy fell from 58")
+    assert "training diverges. Lower training.learning_rate" in str(found)
+    halved = course(1, (0, 0.6), (99, 0.35))
+    assert hacked({"reward/accuracy": halved}) == []
+
+
 def test_noise_alone_is_no_sign() -> None:
     for seed in range(200):
         flat = {"reward/accuracy": course(seed, (0, 0.5), (99, 0.5), noise=0.1)}

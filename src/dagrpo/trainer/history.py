@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 
 class HackingWarnings:
-    """Watcher of a run's recorded metrics, which warns once of each component that rises while accuracy falls."""
+    """Watcher of a run's recorded metrics, which warns once of each component that rises while accuracy falls, and of its collapse."""
 
     def __init__(self, what: str) -> None:
         """Start to watch. what: the run, such as "train (seed 1)"."""
@@ -123,8 +123,7 @@ class History:
         if self._run.rollout.agent.require_calls:
             called = (self._record.metrics(number)[CALLED] for number in range(1, step + 1))
             require_calls(called, rollouts.functions, step)
-        if len(self._run.reward.components) > 1:
-            self._hacking.warn(step, self._record)
+        self._hacking.warn(step, self._record)
         self._checks.after_record(step, rows)
         self._failed_programs.warn(f"train (seed {self._run.seed}), step {step}", rollouts.attempts)
         has_reference = self._run.algorithm.kl.coefficient > 0
