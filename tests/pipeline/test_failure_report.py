@@ -1,9 +1,11 @@
 """The sentence about a stage that was told to stop, and what is known for it."""
 
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
+from dagrpo.pipeline import supervisor
 from dagrpo.pipeline.declaration import Stage
 from dagrpo.pipeline.failure_report import FailureReport, Kind, stop_sentence
 from dagrpo.utils.console import progress
@@ -54,6 +56,23 @@ def test_a_stop_after_a_crash_is_a_stop(tmp_path: Path, monkeypatch: pytest.Monk
     earlier = _ending("train").earlier()
     assert earlier is not None
     assert (earlier.kind, earlier.step, earlier.what) == ("stopped", 2, "train, seed 3")
+
+
+def test_a_stop_of_a_later_attempt_before_its_work_is_the_stop_of_that_attempt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(job: Path) -> NoReturn:
+        raise KeyboardInterrupt
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(supervisor, "declared", interrupted)
+    _ending("train").record_crash("it ended with signal 9.")
+    words = "--job train-1.json --experiment e --seed 3 --runtime r.json --log logs/x.log --attempt 2"
+    with pytest.raises(SystemExit):
+        supervisor.main(words.split())
+    earlier = _ending("train").earlier()
+    assert earlier is not None
+    assert (earlier.kind, earlier.attempt) == ("stopped", 2)
 
 
 def test_a_stop_that_ends_all_processes_of_a_crash_is_the_crash(

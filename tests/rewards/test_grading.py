@@ -7,7 +7,7 @@ import pytest
 
 from dagrpo.core.types import Score
 from dagrpo.evaluation.statistics import majority_correct
-from dagrpo.rewards import grading
+from dagrpo.rewards import grading, unit_tests
 from dagrpo.rewards.grading import Grader, worker_count
 from dagrpo_answers.verifier import Extractor, Verdict
 
@@ -89,3 +89,14 @@ def test_there_are_as_many_workers_as_processors_and_memory_allow(
     monkeypatch.setattr(grading, "processors", lambda: cores)
     monkeypatch.setattr(grading, "memory_of_machine", lambda: gibibytes << 30)
     assert worker_count() == count
+
+
+@pytest.mark.parametrize(
+    ("gibibytes", "server", "count"), [(64, None, 8), (3, None, 3), (0, None, 1), (3, "http://h:1", 8)]
+)
+def test_there_are_as_many_tests_at_a_time_as_processors_and_memory_here_allow(
+    gibibytes: int, server: str | None, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(unit_tests, "processors", lambda: 8)
+    monkeypatch.setattr(unit_tests, "memory_of_machine", lambda: gibibytes << 30)
+    assert unit_tests.UnitTests(memory_mb=1024, sandbox_fusion=server).limits().parallel == count

@@ -58,6 +58,12 @@ def test_every_verifier_is_known_by_its_own_name() -> None:
     assert all(get_verifier(name).name == name for name in names())
 
 
+def test_programs_and_instructions_can_be_right_in_part_and_have_no_votes() -> None:
+    known = [get_verifier(name) for name in names()]
+    assert [each.name for each in known if each.gives_shares] == ["ifeval", "unit_tests"]
+    assert [each.name for each in known if not each.votes] == ["ifeval", "unit_tests"]
+
+
 @pytest.mark.parametrize("name", RIGHT)
 def test_a_right_text_in_the_right_form_is_right_and_formatted(name: str) -> None:
     verifier, (text, truth) = get_verifier(name), RIGHT[name]

@@ -14,6 +14,7 @@ from transformers import PreTrainedTokenizerBase
 from dagrpo.chat.renderers import CHATS, ChatFormat, ParsedCall
 from dagrpo.core.errors import UserError
 from dagrpo.models.tokenizer import character_tokenizer
+from dagrpo.pipeline.validation import parse_with_tasks
 from dagrpo_renderers.family_format import family_names
 from dagrpo_renderers.plugin import Family
 
@@ -52,6 +53,12 @@ def kimi() -> PreTrainedTokenizerBase:
 
 def test_the_families_are_those_of_the_library() -> None:
     assert list(get_args(Family)) == family_names()
+
+
+def test_a_task_with_pictures_is_refused() -> None:
+    tasks = {"train": "geo3k", "evaluate": ["geo3k"], "tasks": ["geo3k"]}
+    with pytest.raises(UserError, match=r"rollout\.chat is renderers, which writes text alone"):
+        parse_with_tasks({"experiment": tasks, "rollout": {"chat": {"name": "renderers", "family": "qwen3"}}})
 
 
 def test_a_family_is_never_guessed() -> None:

@@ -19,16 +19,15 @@ class PlannedFile:
     name: str
     bytes: int
     write: Callable[[BinaryIO], None]
-    executable: bool = False
 
 
-def planned_content(name: str, content: bytes, executable: bool = False) -> PlannedFile:
+def planned_content(name: str, content: bytes) -> PlannedFile:
     """Plan a file whose content is known already."""
 
     def write(file: BinaryIO) -> None:
         file.write(content)
 
-    return PlannedFile(name=name, bytes=len(content), write=write, executable=executable)
+    return PlannedFile(name=name, bytes=len(content), write=write)
 
 
 def planned_copy(name: str, path: Path) -> PlannedFile:
@@ -48,8 +47,6 @@ def write_planned(folder: Path, file: PlannedFile) -> Path:
     with path.open("wb") as opened:
         file.write(opened)
         assert opened.tell() == file.bytes, f"{path} was planned with {file.bytes} bytes"
-    if file.executable:
-        path.chmod(0o755)
     return path
 
 
@@ -61,7 +58,7 @@ def write_hashed(folder: Path, file: PlannedFile) -> str:
         def write(opened: BinaryIO) -> None:
             file.write(cast(BinaryIO, _Hashed(opened, digest, thread)))
 
-        write_planned(folder, PlannedFile(name=file.name, bytes=file.bytes, write=write, executable=file.executable))
+        write_planned(folder, PlannedFile(name=file.name, bytes=file.bytes, write=write))
     return digest.hexdigest()
 
 

@@ -25,6 +25,10 @@ def params(changed: str) -> Params:
     return parse(merged(yaml.safe_load(FITTING), yaml.safe_load(changed) or {}))
 
 
+def test_it_trains_on_several_nodes() -> None:
+    assert params("runtime: {nodes: 2}").runtime.nodes == 2
+
+
 @pytest.mark.parametrize(
     ("changed", "expected"),
     [
