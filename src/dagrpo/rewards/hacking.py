@@ -1,4 +1,4 @@
-"""Signs of reward hacking, a component that rises while accuracy falls, and of divergence, a collapse of accuracy."""
+"""Signs of reward hacking and of divergence: accuracy falls."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
