@@ -42,8 +42,8 @@ def test_an_experiment_of_one_seed_is_enough(project: Path) -> None:
     ("source", "sentence"),
     [
         ("nothing", f"`nothing` is neither a folder nor an experiment in .*: there are the experiments {NAME}"),
-        (NAME, f"{NAME} has the runs seed_0, seed_1: name one, such as `{NAME}/seed_0`"),
-        (f"{NAME}/seed_7", f"{NAME} has no run `seed_7`: it has seed_0, seed_1"),
+        (NAME, f"{NAME} is no single run: name one of {NAME}/seed_0, {NAME}/seed_1"),
+        (f"{NAME}/seed_7", f"{NAME}/seed_7 is no single run: name one of {NAME}/seed_0, {NAME}/seed_1"),
         (f"{NAME}/seed_1", f"exported is not there: run {NAME} to the end of its stage export"),
     ],
 )

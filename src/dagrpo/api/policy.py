@@ -70,15 +70,13 @@ def _run(source: str | Path, root: Path) -> Path | None:
     results = root / "results"
     experiment, _, seed = str(source).partition("/")
     runs = results / experiment / "runs"
-    if runs.is_dir() and seed:
-        return _one_of(runs, seed)
     if runs.is_dir():
         known = sorted(path.name for path in runs.glob("seed_*"))
-        if len(known) != 1:
-            raise UserError(
-                f"{experiment} has the runs {', '.join(known)}: name one, such as `{experiment}/{known[0]}`."
-            )
-        return runs / known[0]
+        if seed in known or (not seed and len(known) == 1):
+            return runs / (seed or known[0])
+        raise UserError(
+            f"{source} is no single run: name one of {', '.join(f'{experiment}/{each}' for each in known)}."
+        )
     folder = Path(source)
     if folder.parent.name == "runs" and folder.is_dir():
         return folder
@@ -87,10 +85,3 @@ def _run(source: str | Path, root: Path) -> Path | None:
         there = f"there are the experiments {', '.join(known)}" if known else "no experiment has been run there"
         raise UserError(f"`{source}` is neither a folder nor an experiment in {results}: {there}.")
     return None
-
-
-def _one_of(runs: Path, seed: str) -> Path:
-    if not (runs / seed).is_dir():
-        known = ", ".join(sorted(path.name for path in runs.glob("seed_*")))
-        raise UserError(f"{runs.parent.name} has no run `{seed}`: it has {known}.")
-    return runs / seed

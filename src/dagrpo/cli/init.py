@@ -66,7 +66,9 @@ def init(
     folder.mkdir(parents=True, exist_ok=True)
     with chdir(folder):
         _write(params)
-        _make_repository()
+        is_outside = subprocess.run(("git", "rev-parse", "--is-inside-work-tree"), capture_output=True).returncode
+        if is_outside and subprocess.run(("git", "init", "--quiet"), capture_output=True).returncode:  # DVC needs one
+            raise UserError(f"git could not make a repository in {os.getcwd()}: run `git init` and `git add .` there.")
         keep_other_experiments()
     typer.echo(f"Written: {folder.resolve()}, with the experiment {PRESET} in params.yaml. Next:")
     for step in (
@@ -92,13 +94,3 @@ def _write(params: Params) -> None:
     write_text(Path("dvc.lock"), "schema: '2.0'\nstages: {}\n")
     write_text(Path(SCHEMA_PATH), json_schema())
     file.generate(params)
-
-
-def _make_repository() -> None:
-    """Make a git repository, unless the folder is inside one: DVC needs it."""
-    if _git("rev-parse", "--is-inside-work-tree") and _git("init", "--quiet"):
-        raise UserError(f"git could not make a repository in {os.getcwd()}: run `git init` and `git add .` there.")
-
-
-def _git(*arguments: str) -> int:
-    return subprocess.run(("git", *arguments), capture_output=True, check=False).returncode

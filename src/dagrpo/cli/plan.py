@@ -61,7 +61,7 @@ def plan(
     if as_json:
         print_json(asdict(plan))
     else:
-        plain_console().print(rendered(plan))
+        plain_console().print(Group(*render_parts(plan)))
     if plan.refusal is not None:
         raise UserError(plan.refusal)
 
@@ -83,20 +83,18 @@ def _params(presets: list[str]) -> "Params":
     return composed(presets)
 
 
-def rendered(plan: "Plan") -> Group:
-    """Render a plan, apart from its refusal, which is raised as an error."""
-    return Group(*_parts(plan))
-
-
-def _parts(plan: "Plan") -> Iterator[RenderableType]:
+def render_parts(plan: "Plan") -> Iterator[RenderableType]:
+    """Yield a plan for a terminal, apart from its refusal, which is raised as an error."""
     yield Text(_first_line(plan), style="bold")
     devices = f"{plan.processes} x {plan.machine}" if plan.processes > 1 else plan.machine
     yield Text.assemble(
         (plan.experiment, "bold"), f"  {plan.parameters:,} parameters, on {devices} with {size(plan.memory)}"
     )
     for stage in plan.stages:
+        share = stage.total / plan.memory
+        style = "bold red" if share > 1 else "bold green"
         yield Text()
-        yield _headline(stage, plan.memory)
+        yield Text.assemble((stage.stage, "bold"), "  ", (size(stage.total), style), f", {share:.0%} of the memory")
         yield _table(stage)
     if plan.times:
         yield Text()
@@ -121,12 +119,6 @@ def _first_line(plan: "Plan") -> str:
         without = f" without {unknown} (unknown before `prepare` has run)" if unknown else ""
         time = f"about {duration(plan.likely)} on {plan.machine}, at most {duration(plan.longest)}{without}"
     return f"{time}, {size(memory)}, {size(disk)} of disk"
-
-
-def _headline(stage: "StageMemory", memory: int) -> Text:
-    share = stage.total / memory
-    style = "bold red" if share > 1 else "bold green"
-    return Text.assemble((stage.stage, "bold"), "  ", (size(stage.total), style), f", {share:.0%} of the memory")
 
 
 def _columns() -> Table:

@@ -1,7 +1,7 @@
 """`dagrpo profile`: time of each part of a training step."""
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -186,13 +186,13 @@ def parts_table(measured: StepProfile) -> "Table":
     for name, value in sorted(parts.items(), key=lambda part: -part[1]):
         label = name.removeprefix(GROUP).removesuffix(SECONDS)
         table.add_row(label, f"{value:.3f}", f"{value / whole:.0%}")
-        for inner, seconds in _parts_of_update(measured, value) if label == UPDATE else ():
+        rest = max(value - measured.backward - measured.optimizer, 0.0)
+        inside = (
+            ("backward pass", measured.backward),
+            ("optimizer", measured.optimizer),
+            ("forward pass, loss, and waiting", rest),
+        )
+        for inner, seconds in inside if label == UPDATE else ():
             table.add_row(f"  {inner}", f"{seconds:.3f}", f"{seconds / whole:.0%}")
     table.add_row("all", f"{whole:.3f}", "100%")
     return table
-
-
-def _parts_of_update(measured: StepProfile, whole: float) -> Iterator[tuple[str, float]]:
-    yield "backward pass", measured.backward
-    yield "optimizer", measured.optimizer
-    yield "forward pass, loss, and waiting", max(whole - measured.backward - measured.optimizer, 0.0)

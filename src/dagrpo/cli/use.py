@@ -4,11 +4,11 @@ A file counts as edited unless it is this command's last output, or an experimen
 published models a hardware preset that fits this machine's GPUs is proposed.
 """
 
-import hashlib
 import os
 import re
 import sys
 from collections.abc import Sequence
+from hashlib import sha256
 from pathlib import Path
 from typing import Annotated
 
@@ -27,7 +27,7 @@ from dagrpo.pipeline.record import STATES
 from dagrpo.pipeline.validation import require_fitting_tasks
 from dagrpo.utils.console import VisibleConsole
 from dagrpo.utils.devices import visible_devices
-from dagrpo.utils.files import atomic_file, read_text, write_text
+from dagrpo.utils.files import atomic_file, write_text
 from dagrpo.utils.yaml_text import read_yaml
 
 MOST_CHANGES = 200  # changes
@@ -67,11 +67,12 @@ def use(
     old, new = PARAMS.read_bytes() if PARAMS.exists() else None, params_yaml(params).encode()
     if old is not None:
         _show_what_changes(params)
-        if old != new and not _wrote(old) and not any(_says(name, old) for name in experiments()):
+        is_ours = DIGEST.is_file() and DIGEST.read_bytes() == sha256(old).hexdigest().encode()
+        if old != new and not is_ours and not any(_says(name, old) for name in experiments()):
             _require_consent(force=force)
             _say(f"The edited one is kept as {_keep_copy(old)}.")
     write_text(PARAMS, new.decode())
-    write_text(DIGEST, _digest(new))
+    write_text(DIGEST, sha256(new).hexdigest())
     keep_current(params, overridden=False)
     _say(f"{PARAMS} is now {' + '.join(names)}. dvc.yaml follows it: commit both together.")
 
@@ -87,13 +88,6 @@ def _show_what_changes(new: Params) -> None:
         _console().print(Text.assemble(f"{change.key}: ", (change.old, "red"), " -> ", (change.new, "green")))
     if len(parameters) > MOST_CHANGES:
         _say(f"... and {len(parameters) - MOST_CHANGES:,} more.")
-
-
-def _wrote(text: bytes) -> bool:
-    try:
-        return read_text(DIGEST, "") == _digest(text)
-    except UserError:  # missing or damaged
-        return False
 
 
 def _says(preset: str, text: bytes) -> bool:
@@ -123,10 +117,6 @@ def _keep_copy(text: bytes) -> Path:
     with atomic_file(path) as temporary:
         temporary.write_bytes(text)
     return path
-
-
-def _digest(text: bytes) -> str:
-    return hashlib.sha256(text).hexdigest()
 
 
 def _say(text: str) -> None:

@@ -127,22 +127,15 @@ def _raw(records: Sequence[ExecutionRecord]) -> Iterator[Verified]:
 def _raw_file(raw: RawData) -> Verified:
     if raw.place is None:
         return Verified(path=raw.name, state=State.UNKNOWN, description=NOT_HERE, bytes=0)
-    digest, read = _read(raw.place, raw.column)
-    state = State.WHOLE if digest == raw.digest else State.CHANGED
-    path = str(raw.place) if raw.column is None else name_in_card(str(raw.place), raw.column)
-    description = f"{'' if raw.column is None else 'pictures of '}raw data, {raw.name}"
-    return Verified(path=path, state=state, description=description, bytes=read)
-
-
-def _read(place: Path, column: str | None) -> tuple[str | None, int]:
-    """Return the current digest, and the number of bytes read. The digest is None if the file that names pictures is damaged."""
-    if column is None:
-        return sha256_of(place), place.stat().st_size
+    if raw.column is None:
+        return _file(raw.place, raw.digest, f"raw data, {raw.name}")
     try:
-        pictures = picture_digest(place, column)
-    except UserError:
-        return None, 0
-    return pictures.sha256, pictures.bytes
+        found = picture_digest(raw.place, raw.column)
+        state, read = State.WHOLE if found.sha256 == raw.digest else State.CHANGED, found.bytes
+    except UserError:  # the file that names the pictures is damaged
+        state, read = State.CHANGED, 0
+    path = name_in_card(str(raw.place), raw.column)
+    return Verified(path=path, state=state, description=f"pictures of raw data, {raw.name}", bytes=read)
 
 
 def _outputs(record: ExecutionRecord) -> Iterator[Verified]:

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from dagrpo.cli.serve.policy import together
+from dagrpo.cli.serve.policy import call_together
 from dagrpo.core.errors import UserError
 
 
@@ -15,7 +15,7 @@ def test_each_call_is_made_while_the_others_run_and_results_keep_their_order() -
         all_there.wait()
         return number
 
-    assert together([lambda: call(1), lambda: call(2), lambda: call(3)]) == [1, 2, 3]
+    assert call_together([lambda: call(1), lambda: call(2), lambda: call(3)]) == [1, 2, 3]
 
 
 def test_an_error_is_raised_while_another_call_still_waits() -> None:
@@ -25,5 +25,5 @@ def test_an_error_is_raised_while_another_call_still_waits() -> None:
         raise UserError("There is no room.")
 
     with pytest.raises(UserError, match="no room"):
-        together([ready.wait, fails])
+        call_together([ready.wait, fails])
     ready.set()

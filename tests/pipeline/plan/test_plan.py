@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Group
 from tests.pipeline.plan.conftest import REVISION, params_with, qwen3
 from typer.testing import CliRunner
 
 from dagrpo.cli.application import app
-from dagrpo.cli.plan import rendered
+from dagrpo.cli.plan import render_parts
 from dagrpo.config.documents import params_yaml
 from dagrpo.config.places import ROOT
 from dagrpo.config.schema import Params, parse
@@ -328,7 +329,7 @@ def test_an_engine_that_is_to_leave_a_gpu_is_refused_where_there_is_none(project
 def _printed(made: Plan) -> str:
     screen = plain_console()
     with screen.capture() as captured:
-        screen.print(rendered(made))
+        screen.print(Group(*render_parts(made)))
     return captured.get()
 
 

@@ -1,7 +1,7 @@
 """Comparison of experiments: each later one with the first."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -49,39 +49,32 @@ class Evaluated:
 
     def problems(self, task: str) -> list[Problem]:
         """Return the problems of a task, in the order of the metrics' values."""
-        return _problems(self.evaluations[task][self.seeds(task)[0]])
+        scores = self.evaluations[task][self.seeds(task)[0]].scores
+        table = scores.select(["problem_index", "sample_index", "question", "ground_truth"])
+        rows = [row for row in table.to_pylist() if row["sample_index"] == GREEDY]
+        copies: Counter[tuple[str, str]] = Counter()
+        problems = []
+        for row in sorted(rows, key=lambda row: int(row["problem_index"])):
+            content = (row["question"], row["ground_truth"])
+            problems.append(Problem(*content, copy=copies[content]))
+            copies[content] += 1
+        return problems
 
 
 def read_evaluated(name: str, policy: Variant) -> Evaluated:
     """Read an experiment's scores; `name` may also be its folder. Raises UserError for missing or damaged scores."""
     folder = Path(name) if Path(name).is_dir() and Path(name).parent != Path() else RESULTS / name
     files = sorted(folder.glob(f"**/seed_*/eval/*/{policy}/scores.parquet"))
+    if not files and folder.is_dir():
+        raise UserError(f"{folder} has no scores yet: run the experiment to its stage score, then compare it.")
     if not files:
-        raise UserError(_no_scores(name, folder))
+        names = {path.parts[1] for path in RESULTS.glob("*/runs/*/eval/*/*/scores.parquet")}
+        raise UserError(f"There is no experiment `{name}` with scores in {RESULTS}: {nearest(folder.name, names)}.")
     evaluations: dict[str, dict[int, Evaluation]] = {}
     for path in files:
         task, _, seed = evaluation_key(path)
         evaluations.setdefault(task, {})[seed] = read_evaluation(path, path.with_name("scores.json"))
     return Evaluated(name=folder.name, evaluations=evaluations)
-
-
-def _no_scores(name: str, folder: Path) -> str:
-    if folder.is_dir():
-        return f"{folder} has no scores yet: run the experiment to its stage score, then compare it."
-    names = {path.parts[1] for path in RESULTS.glob("*/runs/*/eval/*/*/scores.parquet")}
-    return f"There is no experiment `{name}` with scores in {RESULTS}: {nearest(folder.name, names)}."
-
-
-def _problems(evaluation: Evaluation) -> list[Problem]:
-    table = evaluation.scores.select(["problem_index", "sample_index", "question", "ground_truth"])
-    rows = [row for row in table.to_pylist() if row["sample_index"] == GREEDY]
-    copies: Counter[tuple[str, str]] = Counter()
-    problems = []
-    for row in sorted(rows, key=lambda row: int(row["problem_index"])):
-        content = (row["question"], row["ground_truth"])
-        problems.append(Problem(*content, copy=copies[content]))
-        copies[content] += 1
-    return problems
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,6 +141,7 @@ def trouble_between(first: Evaluated, second: Evaluated, task: str) -> str | Non
 def _pair(first: Evaluated, second: Evaluated, task: str) -> TaskPair:
     resampling = first.resampling(task)
     seeds, shared = shared_by(first, second, task)
+    ones, others = (values_of(each, task, seeds, shared) for each in (first, second))
     return TaskPair(
         task=task,
         first=first.name,
@@ -156,7 +150,17 @@ def _pair(first: Evaluated, second: Evaluated, task: str) -> TaskPair:
         left_out=len({*first.problems(task)} ^ {*second.problems(task)}),
         seeds=seeds,
         confidence=resampling.confidence,
-        metrics=tuple(_metrics(first, second, task, seeds, shared, resampling)),
+        metrics=tuple(
+            Metric(
+                name=name,
+                first=estimate_of(name, ones[name], seeds, resampling),
+                second=estimate_of(name, others[name], seeds, resampling),
+                difference=paired_difference(ones[name], others[name], resampling),
+                detectable=detectable_of(others[name] - ones[name], resampling.confidence),
+            )
+            for name in ones
+            if name in others and name != "pass_at_1"  # that is mean@k
+        ),
     )
 
 
@@ -165,26 +169,6 @@ def shared_by(first: Evaluated, second: Evaluated, task: str) -> tuple[tuple[int
     theirs = set(second.problems(task))
     seeds = tuple(seed for seed in first.seeds(task) if seed in second.seeds(task))
     return seeds, [problem for problem in first.problems(task) if problem in theirs]
-
-
-def _metrics(
-    first: Evaluated,
-    second: Evaluated,
-    task: str,
-    seeds: Sequence[int],
-    shared: Sequence[Problem],
-    resampling: Resampling,
-) -> Iterator[Metric]:
-    ones, others = (values_of(each, task, seeds, shared) for each in (first, second))
-    for name in ones:
-        if name in others and name != "pass_at_1":  # that is mean@k
-            yield Metric(
-                name=name,
-                first=estimate_of(name, ones[name], seeds, resampling),
-                second=estimate_of(name, others[name], seeds, resampling),
-                difference=paired_difference(ones[name], others[name], resampling),
-                detectable=detectable_of(others[name] - ones[name], resampling.confidence),
-            )
 
 
 def estimate_of(name: str, values: Floats, seeds: Sequence[int], resampling: Resampling) -> Estimate:

@@ -80,7 +80,7 @@ def visible(cards: Sequence[Card]) -> list[Card]:
         return list(cards)
     listed = [name.strip() for name in os.environ[VISIBLE].split(",")]
     names = list(takewhile(lambda name: name not in {"", "-1"}, listed))  # as CUDA reads it
-    named = [card for name in names for card in cards if name == card.number or _is_uuid(name, card)]
+    named = [card for name in names for card in cards if card.number == name or _is_uuid(name, card)]
     slices = [name for name in names if name.startswith("MIG-")]  # nvidia-smi lists the whole GPU, not the slice
     return [*dict.fromkeys(named), *(Card(name, "a slice", None, cards[0].driver, None) for name in slices if cards)]
 

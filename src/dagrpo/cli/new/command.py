@@ -82,12 +82,6 @@ PLACES = {
 }
 
 
-def _registry(kind: Kind) -> "Plugins[Any]":
-    module, _, name = PLACES[kind].registry.partition(":")
-    registry: Plugins[Any] = getattr(import_module(module), name)
-    return registry
-
-
 def new(
     kind: Annotated[Kind, typer.Argument(help="kind of plug-in")],
     name: Annotated[str, typer.Argument(help="name of the file, and of the plug-in in params.yaml")],
@@ -100,7 +94,9 @@ def new(
 ) -> None:
     """Write a working task, verifier, reward component, loss or tool with its test, as a start."""
     _require_name(name, kind)
-    place, registry = PLACES[kind], _registry(kind)
+    place = PLACES[kind]
+    package_of_kind, _, attribute = place.registry.partition(":")
+    registry: Plugins[Any] = getattr(import_module(package_of_kind), attribute)
     if name in registry.names():
         raise UserError(f"A {kind} `{name}` already exists: choose another name.")
     if package is None:

@@ -106,12 +106,14 @@ def model_card(publication: Publication) -> str:
         tags=["dagrpo", "grpo", "reinforcement-learning", params.algorithm.loss.name],
     )
     summary = Path("results", finished.name, "report/summary.md")
+    changed = configuration_of(params)["changed"]
     return _rendered(
         "model_card.md.j2",
         publication,
         metadata=metadata.to_yaml(),
         summary=read_text(summary, "run the stage report again").partition("\n")[2].strip(),
-        parameters=list(_parameters(publication)),
+        # those that are not at their defaults, and some that always count
+        parameters={key: _code(one_line(canonical_json(value), LONGEST)) for key, value in changed.items()},
         rewards=[name for name, config in params.reward.components.items() if config.counts],
         facts=circumstances(finished.accounts),
         digests=list(_digests(publication)),
@@ -175,7 +177,8 @@ def _results(publication: Publication) -> Iterator["EvalResult"]:
     for task in publication.tasks:
         source = get_task(task).source
         summary = read_object(publication.run / "eval" / task / "trained/scores.json")
-        for name, estimate in _estimates(summary):
+        k = f"mean_at_{summary['mean_at_k']['k']}" if summary.get("samples_per_problem") else None
+        for name, estimate in {"greedy": summary["greedy"], **({k: summary["mean_at_k"]} if k else {})}.items():
             low, high = 100 * estimate["low"], 100 * estimate["high"]
             yield EvalResult(
                 task_type="text-generation",
@@ -188,18 +191,6 @@ def _results(publication: Publication) -> Iterator["EvalResult"]:
                 metric_name=f"{metric_label(name)} in percent ({100 * summary['confidence']:g}% interval {low:.1f} to {high:.1f})",
                 metric_value=round(100 * estimate["value"], 2),
             )
-
-
-def _estimates(summary: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, float]]]:
-    yield "greedy", summary["greedy"]
-    if summary.get("samples_per_problem"):
-        yield f"mean_at_{summary['mean_at_k']['k']}", summary["mean_at_k"]
-
-
-def _parameters(publication: Publication) -> Iterator[tuple[str, str]]:
-    """Yield the parameters that are not at their defaults, and some that always count, as text and code of a table."""
-    for key, value in configuration_of(publication.finished.params)["changed"].items():
-        yield key, _code(one_line(canonical_json(value), LONGEST))
 
 
 def _base(publication: Publication) -> str:

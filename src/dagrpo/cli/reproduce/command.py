@@ -75,14 +75,8 @@ def print_reproduction(crate: Crate, experiment: str) -> bool:
     """Print the comparison of a crate with a finished run of it; return False if a score lies outside its interval."""
     records = all_records(experiment)
     accounts = read_accounts(Path("logs", experiment), [each.provenance for each in records])
-    facts = next(
-        (
-            dict(accounts[each.provenance].facts)
-            for each in records
-            if each.stage == "train" and each.provenance in accounts
-        ),
-        {},
-    )
+    trained = [each.provenance for each in records if each.stage == "train" and each.provenance in accounts]
+    facts = dict(accounts[trained[0]].facts) if trained else {}
     result = compare(crate, records, experiment, facts)
     console = plain_console()
     console.print(_stages(result))
@@ -98,10 +92,8 @@ def _stages(result: Reproduction) -> Table:
     table = Table("stage", "outputs", title="Files", title_justify="left")
     for each in result.stages:
         text = "equal to the byte" if each.is_equal else f"{each.equal} of {each.outputs} equal"
-        style = "green" if each.is_equal else "yellow"
-        table.add_row(
-            one_line(each.what, LONGEST), Text(text + (", the difference begins here" if each.begins else ""), style)
-        )
+        text += ", the difference begins here" if each.begins else ""
+        table.add_row(one_line(each.what, LONGEST), Text(text, "green" if each.is_equal else "yellow"))
     return table
 
 
@@ -109,9 +101,8 @@ def _scores(result: Reproduction) -> Table:
     table = Table("score", "recorded", "here", "", title="Scores", title_justify="left")
     for each in result.scores:
         recorded = f"{percent(each.recorded)} ({100 * each.low:.1f} to {100 * each.high:.1f})"
-        table.add_row(
-            one_line(each.name, LONGEST), recorded, percent(each.value), Text(each.verdict, STYLES[each.verdict])
-        )
+        verdict = Text(each.verdict, STYLES[each.verdict])
+        table.add_row(one_line(each.name, LONGEST), recorded, percent(each.value), verdict)
     return table
 
 

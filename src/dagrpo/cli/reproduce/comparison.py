@@ -17,6 +17,7 @@ from dagrpo.utils.files import canonical_json, read_object
 
 MOST_FILES = 5  # of code that are named
 ABSENT = "nothing"
+OF_THE_MACHINE = ("hardware.", "git.commit", "version.dagrpo")  # beginnings of facts
 PASS = "pass_at_k"  # of scores.json: a figure for each k
 
 
@@ -83,7 +84,7 @@ def compare(
     return Reproduction(
         stages=tuple(stages),
         scores=tuple(_scores(crate, records, experiment)),
-        machine=tuple(_differing(_machine(crate.facts), _machine(facts))),
+        machine=tuple(each for each in _differing(crate.facts, facts) if each.startswith(OF_THE_MACHINE)),
     )
 
 
@@ -129,12 +130,6 @@ def _differing(then: Mapping[str, str], now: Mapping[str, str], but: Sequence[st
     for name in sorted({*then, *now} - set(but)):
         if then.get(name) != now.get(name):
             yield f"{name}: {then.get(name, ABSENT)} there, {now.get(name, ABSENT)} here"
-
-
-def _machine(facts: Mapping[str, str]) -> dict[str, str]:
-    return {
-        name: fact for name, fact in facts.items() if name.startswith(("hardware.", "git.commit", "version.dagrpo"))
-    }
 
 
 def _scores(crate: Crate, records: Sequence[ExecutionRecord], experiment: str) -> Iterator[Score]:

@@ -30,6 +30,7 @@ from dagrpo.utils.files import read_object
 
 RECORD = "completions.provenance.json"
 PARAMS = Path("params.yaml")
+READ = ("manifest.json", "test.parquet", "passages.parquet")  # of what the evaluation has read
 SAMPLE = 0  # sample_index of a sampled answer
 MOST_TURNS = 1 << 30
 Result = TypeVar("Result")
@@ -127,14 +128,14 @@ def open_policies(run: Path, names: Sequence[str], task: str | None) -> Iterator
     ]
     with ExitStack() as stack:
         checkpoints = [stack.enter_context(opened(attempts)) for attempts in wanted]
-        engines = together([checkpoint.engine for checkpoint in checkpoints])
+        engines = call_together([checkpoint.engine for checkpoint in checkpoints])
         yield [
             Policy(name, attempts, engine, checkpoint.tokenizer)
             for name, attempts, engine, checkpoint in zip(names, wanted, engines, checkpoints, strict=True)
         ]
 
 
-def together(calls: Sequence[Callable[[], Result]]) -> list[Result]:
+def call_together(calls: Sequence[Callable[[], Result]]) -> list[Result]:
     """Return what the calls return, made at the same time in threads. Raises what the first to fail raises.
 
     Neither an error nor an interrupt waits for the others: they end with this process.
@@ -142,19 +143,19 @@ def together(calls: Sequence[Callable[[], Result]]) -> list[Result]:
     if len(calls) == 1:
         return [calls[0]()]
     results = [Future[Result]() for _ in calls]
-    for call, result in zip(calls, results, strict=True):
-        threading.Thread(target=_settle, args=(call, result), daemon=True).start()
+
+    def settle(call: Callable[[], Result], result: Future[Result]) -> None:
+        try:
+            result.set_result(call())
+        except BaseException as error:  # noqa: BLE001 - it is raised where the result is asked for
+            result.set_exception(error)
+
+    for each in zip(calls, results, strict=True):
+        threading.Thread(target=settle, args=each, daemon=True).start()
     done, _ = wait(results, return_when=FIRST_EXCEPTION)
     for result in done:
         result.result()
     return [result.result() for result in results]
-
-
-def _settle(call: Callable[[], Result], result: Future[Result]) -> None:
-    try:
-        result.set_result(call())
-    except BaseException as error:  # noqa: BLE001 - it is raised where the result is asked for
-        result.set_exception(error)
 
 
 def _require_gpus(engine: EngineConfig, policies: int) -> None:
@@ -175,13 +176,15 @@ def _attempts(run: Path, name: str, task: str | None, engine: EngineConfig) -> S
         raise UserError(f"{run} has no evaluation {task or 'of a task'} of the policy {name}: {there}.")
     path = records[task] if task else next(iter(records.values()))
     record = read_object(path)
-    inputs = [Path(each) for each in record["inputs"]]
+    inputs = [next(path for each in record["inputs"] if (path := Path(each)).name == name) for name in READ]
+    if missing := [each for each in inputs if not each.exists()]:
+        raise UserError(f"{missing[0]} is not there: restore it with `dvc pull`, or run its stage again.")
     rollout, sampling = record["params"]["rollout"], record["params"]["evaluation"]["sampling"]
     logs = Path("logs") / run.parents[1].name
     return SplitAttempts(
-        model=_one(inputs, "manifest.json").parent,
-        split=_one(inputs, "test.parquet"),
-        passages=_one(inputs, "passages.parquet"),
+        model=inputs[0].parent,
+        split=inputs[1],
+        passages=inputs[2],
         conversation=conversation_of(rollout),
         sampling=evaluation_sampling(Sampling.model_validate(sampling), deterministic=rollout["deterministic"]),
         seeds=(sampling["seed"], record["seed"] or 0),
@@ -191,10 +194,3 @@ def _attempts(run: Path, name: str, task: str | None, engine: EngineConfig) -> S
         server_log=logs / f"serve.{name}.server.log",
         agent_folder=logs / f"serve.{name}",
     )
-
-
-def _one(inputs: Sequence[Path], name: str) -> Path:
-    path = next(each for each in inputs if each.name == name)
-    if not path.exists():
-        raise UserError(f"{path} is not there: restore it with `dvc pull`, or run its stage again.")
-    return path

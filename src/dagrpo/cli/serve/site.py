@@ -39,7 +39,7 @@ class Site:
         application = web.Application(client_max_size=MOST_BYTES, middlewares=[self._checked])
         application.router.add_get("/", _file("page.html.j2", "text/html"))
         application.router.add_get("/page.js", _file("page.js", "text/javascript"))
-        application.router.add_post("/policies", self._names)
+        application.router.add_post("/policies", self._list)
         application.router.add_post("/problem", self._problem)
         application.router.add_post("/answer", self._answer)
         application.router.add_post("/forget", self._forget)
@@ -59,7 +59,7 @@ class Site:
         except (UserError, ValueError, LookupError, TypeError) as error:  # a request of another form
             return _refused(str(error), 400)
 
-    async def _names(self, request: web.Request) -> web.Response:
+    async def _list(self, request: web.Request) -> web.Response:
         return web.json_response(list(self._policies))
 
     async def _problem(self, request: web.Request) -> web.Response:

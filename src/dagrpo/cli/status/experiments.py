@@ -48,30 +48,24 @@ class Progress:
 
 def at_work(experiment: str) -> list[Progress]:
     """Return the unfinished jobs of this experiment's run; [] unless a run is active."""
-    training = {progress.what: progress for progress in map(_training, _states(experiment)) if progress is not None}
-    started = sorted(set(_started(experiment)))
-    others = [Progress(what=what) for what in started if what not in training]
-    return [*training.values(), *others]
+    states = [state for state in _states(experiment) if (state / DESCRIPTION).is_file()]  # else of another stage
+    training = {progress.what: progress for progress in map(_training, states)}
+    starts = tuple(f"{top}/{experiment}/" for top in TOPS)
+    jobs = {path: stage_and_seed(path) for path in unfinished_outputs() if path.startswith(starts)}
+    started = sorted({named(*job, path) for path, job in jobs.items() if job is not None})
+    return [*training.values(), *(Progress(what=what) for what in started if what not in training)]
 
 
 def _states(experiment: str) -> list[Path]:
     """Return the state folders of active trainings, without those of experiments whose longer name begins alike."""
     folders = [path for path in sorted(STATES.glob(f"{experiment}-*")) if path.name[len(experiment) + 1 :].isalnum()]
-    return [folder for folder in folders if _is_active(folder)]
+    holders = {folder: noted_holder(folder / LOCK_NOTE) for folder in folders}
+    return [folder for folder, holder in holders.items() if holder is not None and not holder.process.is_gone]
 
 
-def _is_active(folder: Path) -> bool:
-    holder = noted_holder(folder / LOCK_NOTE)
-    return holder is not None and not holder.process.is_gone
-
-
-def _training(state: Path) -> Progress | None:
-    """Return the progress of a training; None if the state belongs to another stage."""
-    try:
-        run = read_object(state / DESCRIPTION)
-        what, steps = named("train", int(run["seed"]), str(run["rollouts"])), int(run["training"]["steps"])
-    except (OSError, UserError, KeyError, TypeError, ValueError):
-        return None
+def _training(state: Path) -> Progress:
+    run = read_object(state / DESCRIPTION)
+    what, steps = named("train", run["seed"], run["rollouts"]), run["training"]["steps"]
     finished = sorted((state / "metrics").glob("step_*.json"))
     figures = [step for path in finished[-STEPS_AVERAGED:] if (step := _figures(path)) is not None]
     if not figures:
@@ -87,14 +81,6 @@ def _figures(path: Path) -> dict[str, Any] | None:
         return read_checksummed(path)
     except Damaged:  # it is being replaced, or the run will find it and make it again
         return None
-
-
-def _started(experiment: str) -> Iterator[str]:
-    starts = tuple(f"{top}/{experiment}/" for top in TOPS)
-    for path in unfinished_outputs():
-        job = stage_and_seed(path) if path.startswith(starts) else None
-        if job is not None:
-            yield named(*job, path)
 
 
 class State(StrEnum):
@@ -202,17 +188,10 @@ def _score(experiment: str) -> str | None:
     """Return the report's first line, such as "arithmetic 50.4% -> 93.4% (+0.384 to +0.476)"; None without a report."""
     try:
         tasks = read_object(RESULTS / experiment / "report/metrics.json")
-        task, score = next((task, score) for task, score in tasks.items() if isinstance(score, dict))
-        return f"{task} {score['base']:.1%} -> {score['trained']:.1%} ({score['interval']})"
-    except (
-        OSError,
-        UserError,
-        StopIteration,
-        KeyError,
-        TypeError,
-        ValueError,
-    ):  # there is no report, or it is of another form
+    except (OSError, UserError):  # there is no report, or it is damaged
         return None
+    task, score = next((task, score) for task, score in tasks.items() if isinstance(score, dict))
+    return f"{task} {score['base']:.1%} -> {score['trained']:.1%} ({score['interval']})"
 
 
 def _rollout_bytes(experiment: str) -> int:

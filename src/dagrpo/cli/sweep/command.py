@@ -15,7 +15,6 @@ from dagrpo.cli.shared import PARAMS, Html, columns, complete_sweeps, print_json
 from dagrpo.cli.sweep.results import CellScore, SweepResults, TaskResults, read_results, value_in_words
 from dagrpo.config.schema import read_params
 from dagrpo.core.escape import one_line
-from dagrpo.evaluation.statistics import Estimate
 from dagrpo.report import format
 from dagrpo.report.format import percent, percent_interval, plural, points, points_interval
 from dagrpo.report.html import render_html
@@ -107,18 +106,17 @@ def _scores(results: SweepResults, task: TaskResults) -> Table:
     table = columns(*results.axes, "score", "difference", "all together", "experiment")
     for score in task.scores:
         values = [one_line(value_in_words(score.values.get(axis)), LONGEST) for axis in results.axes]
+        change = "reference" if score.folder == task.reference else "-"
+        if score.difference is not None:
+            change = f"{points(score.difference.value)} ({points_interval(score.difference)})"
         table.add_row(
             *values,
             f"{percent(score.score.value)} ({percent_interval(score.score)})",
-            "reference" if score.folder == task.reference else _difference(score.difference),
+            change,
             Text("" if score.together is None else points_interval(score.together), STYLES[is_better(score)]),
             score.folder,
         )
     return table
-
-
-def _difference(difference: Estimate | None) -> str:
-    return "-" if difference is None else f"{points(difference.value)} ({points_interval(difference)})"
 
 
 def render(results: SweepResults) -> str:
