@@ -11,7 +11,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from dagrpo.cli.application import app, main
+from dagrpo.cli.application import Commands, app, main
 from dagrpo.config.project import TAKE_A_PATH, WORK_ANYWHERE, ProjectCommand
 from dagrpo.core.errors import UserError
 
@@ -191,3 +191,8 @@ def test_a_shell_completes(
     for name in ("presets/algorithms/gspo.yaml", "params.yaml"):
         (tmp_path / name).touch()
     assert _completed(run, monkeypatch, words) == offered
+
+
+def test_a_command_of_a_package_that_is_not_installed_says_what_installs_it() -> None:
+    with pytest.raises(UserError, match=r"pip install 'dagrpo\[publish\]'"):
+        Commands().get_command(None, "crate")

@@ -11,15 +11,15 @@ from tests.trainer import picture_runs, runs
 
 from dagrpo.checkpoints.compare import compare
 from dagrpo.checkpoints.source import open_tensors
-from dagrpo.cli.replay.half_steps import RolloutHalf, update_from
-from dagrpo.cli.replay.recomputation import replay
-from dagrpo.cli.replay.recorded_run import unfinished
 from dagrpo.core.errors import UserError
 from dagrpo.trainer.model.vision_tower import Vision
 from dagrpo.trainer.run import TrainingRun
 from dagrpo.trainer.state.digest_table import FILE, read_digests
 from dagrpo.utils.distributed import single_process
 from dagrpo.utils.tables import read_parquet
+from dagrpo_replay.half_steps import RolloutHalf, update_from
+from dagrpo_replay.recomputation import replay
+from dagrpo_replay.recorded_run import unfinished
 
 KINDS: dict[str, Vision] = {"qwen2_5_vl": "trained", "qwen3_vl": "frozen"}  # the first is tested every day
 # AdamW takes full steps, here of 0.3 in the tower, also where a gradient is rounding alone, as that of a key's bias.

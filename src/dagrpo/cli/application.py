@@ -19,22 +19,18 @@ from dagrpo.cli.init import init
 from dagrpo.cli.new.command import new
 from dagrpo.cli.plan import plan
 from dagrpo.cli.power import power
-from dagrpo.cli.profile import profile
-from dagrpo.cli.publish.command import crate, publish
-from dagrpo.cli.replay.command import replay
-from dagrpo.cli.reproduce.command import reproduce
 from dagrpo.cli.serve.command import serve
 from dagrpo.cli.shared import PARAMS
 from dagrpo.cli.show.command import show
 from dagrpo.cli.status.command import status
 from dagrpo.cli.sweep.command import sweep
-from dagrpo.cli.train import train
 from dagrpo.cli.use import use
 from dagrpo.cli.verify import verify
 from dagrpo.cli.warm import warm
 from dagrpo.config.places import add_own_code, is_clone
 from dagrpo.config.project import require_own_code, require_project_folder_of
 from dagrpo.core.errors import UserError
+from dagrpo.core.plugins import entry_points
 from dagrpo.core.redaction import hide_secrets_in_tracebacks
 from dagrpo.utils.failures import sentence_of
 from dagrpo.utils.files import write_text
@@ -47,6 +43,11 @@ class Commands(TyperGroup):
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Return the command. Raises UserError if it has become an option of another one."""
+        if cmd_name in PACKAGED and cmd_name not in self.commands:
+            raise UserError(
+                f"`dagrpo {cmd_name}` is of a package that is not installed: `pip install '{PACKAGED[cmd_name]}'` installs it, in a clone "
+                "`make setup`."
+            )
         if cmd_name == "why":
             raise UserError("`dagrpo why FILE` is an option now: `dagrpo status --why FILE`.")
         return super().get_command(ctx, cmd_name)
@@ -117,57 +118,70 @@ def search(
     serve(corpus, port, host)
 
 
-COMMANDS: dict[Callable[..., None], str] = {  # with the examples at the end of each one's help
-    init: "Example: `dagrpo init my_study && cd my_study && snakemake --cores all target`",
-    use: "Examples: `dagrpo use arithmetic_tiny`; `dagrpo use qwen3_4b dapo_math gspo h200`; `dagrpo use params.yaml gspo`",
-    generate: "Example: `dagrpo generate`, after a change of params.yaml by hand, or of a stage",
-    lineage: "Example: `dagrpo lineage results/arithmetic_tiny/runs/seed_0/eval/arithmetic/trained/scores.json`",
-    grade: "Example: `dagrpo grade gsm8k completions.jsonl`",
-    clean: "Example: `dagrpo clean --override-runs`",
-    ui: "Example: `dagrpo ui --port 5001`",
-    search: "Example: `dagrpo search data/arithmetic_tiny/arithmetic/passages.parquet --port 8001`",
-    convert: "Example: `dagrpo convert models/arithmetic_tiny/tiny_qwen2 tiny_dcp --to dcp`",
-    inspect: "Example: `dagrpo inspect results/arithmetic_tiny/runs/seed_0/exported`",
-    diff: "Example: `dagrpo diff models/arithmetic_tiny/tiny_qwen2 results/arithmetic_tiny/runs/seed_0/exported`",
-    verify: "Example: `dagrpo verify arithmetic_tiny`",
-    status: "Examples: `dagrpo status`; `dagrpo status arithmetic_tiny`; "
+EXAMPLES = {  # at the end of each command's help
+    "init": "Example: `dagrpo init my_study && cd my_study && snakemake --cores all target`",
+    "use": "Examples: `dagrpo use arithmetic_tiny`; `dagrpo use qwen3_4b dapo_math gspo h200`; `dagrpo use params.yaml gspo`",
+    "generate": "Example: `dagrpo generate`, after a change of params.yaml by hand, or of a stage",
+    "lineage": "Example: `dagrpo lineage results/arithmetic_tiny/runs/seed_0/eval/arithmetic/trained/scores.json`",
+    "grade": "Example: `dagrpo grade gsm8k completions.jsonl`",
+    "clean": "Example: `dagrpo clean --override-runs`",
+    "ui": "Example: `dagrpo ui --port 5001`",
+    "search": "Example: `dagrpo search data/arithmetic_tiny/arithmetic/passages.parquet --port 8001`",
+    "convert": "Example: `dagrpo convert models/arithmetic_tiny/tiny_qwen2 tiny_dcp --to dcp`",
+    "inspect": "Example: `dagrpo inspect results/arithmetic_tiny/runs/seed_0/exported`",
+    "diff": "Example: `dagrpo diff models/arithmetic_tiny/tiny_qwen2 results/arithmetic_tiny/runs/seed_0/exported`",
+    "verify": "Example: `dagrpo verify arithmetic_tiny`",
+    "status": "Examples: `dagrpo status`; `dagrpo status arithmetic_tiny`; "
     "`dagrpo status --why results/arithmetic_tiny/runs/seed_0/policy`",
-    show: "Examples: `dagrpo show arithmetic_tiny --step 10 --best 3 --worst 3`; "
+    "show": "Examples: `dagrpo show arithmetic_tiny --step 10 --best 3 --worst 3`; "
     '`dagrpo show arithmetic_tiny --prompt "48+44" --tokens`',
-    compare: "Examples: `dagrpo compare arithmetic_tiny arithmetic_tiny-gspo`; `dagrpo compare A B C --html compared.html`",
-    sweep: "Examples: `dagrpo sweep learning_rate`; `dagrpo sweep learning_rate --html sweep.html`",
-    power: "Examples: `dagrpo power arithmetic_tiny`; `dagrpo power A B --points 1`",
-    crate: "Example: `dagrpo crate arithmetic_tiny`",
-    publish: "Examples: `dagrpo publish arithmetic_tiny --to folder:my_policy`; `dagrpo publish arithmetic_tiny --to hub:my_lab/my_policy`",
-    reproduce: "Examples: `dagrpo reproduce arithmetic_tiny.crate -n`; `dagrpo reproduce arithmetic_tiny.crate`",
-    new: "Examples: `dagrpo new loss tilted`; `dagrpo new task capitals --package ../my_lab`",
-    doctor: "Examples: `dagrpo doctor`; `dagrpo doctor --online` also asks the hub",
-    plan: "Examples: `dagrpo plan`; `dagrpo plan arithmetic_tiny`; `dagrpo plan qwen3_4b dapo_math gspo h200 --gpu H200 --online`; "
+    "compare": "Examples: `dagrpo compare arithmetic_tiny arithmetic_tiny-gspo`; `dagrpo compare A B C --html compared.html`",
+    "sweep": "Examples: `dagrpo sweep learning_rate`; `dagrpo sweep learning_rate --html sweep.html`",
+    "power": "Examples: `dagrpo power arithmetic_tiny`; `dagrpo power A B --points 1`",
+    "crate": "Example: `dagrpo crate arithmetic_tiny`",
+    "publish": "Examples: `dagrpo publish arithmetic_tiny --to folder:my_policy`; "
+    "`dagrpo publish arithmetic_tiny --to hub:my_lab/my_policy`",
+    "reproduce": "Examples: `dagrpo reproduce arithmetic_tiny.crate -n`; `dagrpo reproduce arithmetic_tiny.crate`",
+    "new": "Examples: `dagrpo new loss tilted`; `dagrpo new task capitals --package ../my_lab`",
+    "doctor": "Examples: `dagrpo doctor`; `dagrpo doctor --online` also asks the hub",
+    "plan": "Examples: `dagrpo plan`; `dagrpo plan arithmetic_tiny`; `dagrpo plan qwen3_4b dapo_math gspo h200 --gpu H200 --online`; "
     "`dagrpo plan params.yaml lora --memory 24`",
-    profile: "Examples: `dagrpo profile`; `dagrpo profile arithmetic_tiny --steps 3 --to steps.json.gz`",
-    replay: "Example: `dagrpo replay arithmetic_tiny --steps 3,17`",
-    serve: "Examples: `dagrpo serve arithmetic_tiny`; `dagrpo serve arithmetic_tiny --policy trained --port 8003`",
-    train: "Example: `dagrpo train --rollouts-only --to half_a_step`, then `dagrpo train --from-rollouts half_a_step --to the_other`",
-    warm: "Example: `dagrpo warm`, once the experiment's model exists",
+    "profile": "Examples: `dagrpo profile`; `dagrpo profile arithmetic_tiny --steps 3 --to steps.json.gz`",
+    "replay": "Example: `dagrpo replay arithmetic_tiny --steps 3,17`",
+    "serve": "Examples: `dagrpo serve arithmetic_tiny`; `dagrpo serve arithmetic_tiny --policy trained --port 8003`",
+    "train": "Example: `dagrpo train --rollouts-only --to half_a_step`, then `dagrpo train --from-rollouts half_a_step --to the_other`",
+    "warm": "Example: `dagrpo warm`, once the experiment's model exists",
 }
 
 RARE = "Seldom by hand"
-PANELS: dict[str, tuple[Callable[..., None], ...]] = {  # of `dagrpo --help`
+PANELS: dict[str, tuple[Callable[..., None] | str, ...]] = {  # of `dagrpo --help`; a name: of PACKAGED
     "Begin": (init, doctor, use, plan, new),
-    "Look": (status, show, ui, serve, profile, lineage),
+    "Look": (status, show, ui, serve, "profile", lineage),
     "Compare": (compare, sweep, power),
-    "Check and pass on": (verify, replay, crate, reproduce, publish),
+    "Check and pass on": (verify, "replay", "crate", "reproduce", "publish"),
     "Checkpoints and answers": (convert, inspect, diff, grade),
-    RARE: (generate, clean, search, train, warm),
+    RARE: (generate, clean, search, "train", warm),
+}
+# Commands of packages that are found by their entry points, and what pip installs for each.
+PACKAGED = {
+    "crate": "dagrpo[publish]",
+    "profile": "dagrpo[replay]",
+    "publish": "dagrpo[publish]",
+    "replay": "dagrpo[replay]",
+    "reproduce": "dagrpo[publish]",
+    "train": "dagrpo[replay]",
 }
 app = typer.Typer(cls=Commands, no_args_is_help=True, help=__doc__, epilog=EPILOG, pretty_exceptions_enable=False)
 tracking = typer.Typer(
     no_args_is_help=True, help="The history of runs in MLflow.", epilog="Example: `dagrpo tracking rebuild`"
 )
 app.callback()(_options)
+packaged: dict[str, Callable[..., None]] = {point.name: point.load() for point in entry_points("dagrpo.commands")}
 for panel, commands in PANELS.items():
     for command in commands:
-        app.command(epilog=COMMANDS[command], rich_help_panel=panel)(command)
+        function = packaged.get(command) if isinstance(command, str) else command
+        if function is not None:
+            app.command(epilog=EXAMPLES[function.__name__], rich_help_panel=panel)(function)
 tracking.command()(rebuild)
 app.add_typer(tracking, name="tracking", rich_help_panel=RARE)
 require_project_folder_of(app, tracking)

@@ -9,8 +9,8 @@ from tests.pipeline.snakemake import clones
 from typer.testing import CliRunner
 
 from dagrpo.cli.application import app
-from dagrpo.pipeline.crate.reading import read_crate
 from dagrpo.utils.tables import read_parquet, write_parquet
+from dagrpo_publish.crate.reading import read_crate
 
 pytestmark = pytest.mark.dag
 

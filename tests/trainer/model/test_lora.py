@@ -21,8 +21,6 @@ from dagrpo.checkpoints.gather import GatheredWeights
 from dagrpo.checkpoints.lora_layers import LowRank, low_rank_updates
 from dagrpo.checkpoints.modules import own_state
 from dagrpo.checkpoints.source import open_checkpoint, open_tensors
-from dagrpo.cli.replay.recomputation import replay
-from dagrpo.cli.replay.recorded_run import unfinished
 from dagrpo.core.errors import UserError
 from dagrpo.trainer.batches.budget import Budget
 from dagrpo.trainer.config.lora import Lora
@@ -36,6 +34,8 @@ from dagrpo.trainer.sync import policy_weights
 from dagrpo.trainer.update.policy_update import PolicyUpdate
 from dagrpo.utils.distributed import single_process
 from dagrpo.utils.tables import read_parquet
+from dagrpo_replay.recomputation import replay
+from dagrpo_replay.recorded_run import unfinished
 
 Inputs = tuple[Path, Path]
 TOKENS = torch.tensor([[1, 5, 7, 3, 2]])

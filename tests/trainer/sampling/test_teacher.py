@@ -15,9 +15,6 @@ from tests.trainer import runs, vision
 
 from dagrpo.algorithms.config import Algorithm
 from dagrpo.checkpoints.tokenizers import load_tokenizer
-from dagrpo.cli.replay.half_steps import RolloutHalf, update_from
-from dagrpo.cli.replay.recomputation import replay
-from dagrpo.cli.replay.recorded_run import unfinished
 from dagrpo.core.errors import UserError
 from dagrpo.core.trajectory import GradedTrajectory, Prompt, TokenSample, Trajectory
 from dagrpo.core.types import Score
@@ -38,6 +35,9 @@ from dagrpo.trainer.sampling.teacher import (
 )
 from dagrpo.utils.distributed import single_process
 from dagrpo.utils.tables import read_parquet, write_parquet
+from dagrpo_replay.half_steps import RolloutHalf, update_from
+from dagrpo_replay.recomputation import replay
+from dagrpo_replay.recorded_run import unfinished
 
 Inputs = tuple[Path, Path]
 

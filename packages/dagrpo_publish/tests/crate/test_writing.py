@@ -1,0 +1,118 @@
+"""A crate has every execution with its parameters and digests, and what cannot be believed makes none."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.pipeline.changes.made_up import Project
+
+from dagrpo.config.schema import read_params
+from dagrpo.core.errors import UserError
+from dagrpo.utils.files import read_json, write_json
+from dagrpo_publish.crate.finished import Finished, read_finished
+from dagrpo_publish.crate.writing import by_digest, write_crate
+
+
+def _entities(crate: Path) -> dict[str, dict[str, Any]]:
+    content = json.loads((crate / "ro-crate-metadata.json").read_text())
+    return {each["@id"]: each for each in content["@graph"]}
+
+
+def _names(value: Any) -> list[str]:
+    return [each["@id"] for each in (value if isinstance(value, list) else [value])]
+
+
+def test_each_execution_is_an_action_with_its_inputs_outputs_and_parameters(
+    written: tuple[Project, Finished], crate: Path
+) -> None:
+    project, entities = written[0], _entities(crate)
+    for provenance in project.provenances:
+        record, action = read_json(project.root / provenance), entities[f"#action/{provenance}"]
+        files = {entities[each].get("sha256") for each in _names(action["object"])}
+        assert set(record["inputs"].values()) <= files
+        assert {entities[each].get("sha256") for each in _names(action["result"])} >= set(record["outputs"].values())
+        assert action["instrument"] == {"@id": f"#stage/{record['stage']}"}
+    (train,) = (
+        each
+        for name, each in entities.items()
+        if name.startswith("#action/") and name.endswith("seed_0/policy/provenance.json")
+    )
+    assert "#training.learning_rate" in _names(train["object"])
+    assert entities["#training.learning_rate"]["value"] == str(project.params.training.learning_rate)
+    assert "#environment/torch=2.13.0" in _names(train["environment"])
+
+
+def test_all_that_is_named_is_there_and_every_file_is_a_part_of_the_whole(crate: Path) -> None:
+    entities = _entities(crate)
+    parts = _names(entities["./"]["hasPart"])
+    for entity in entities.values():
+        for value in entity.values():
+            for each in value if isinstance(value, list) else [value]:
+                if isinstance(each, dict) and not each["@id"].startswith("http"):
+                    assert each["@id"] in entities
+        if "File" in entity["@type"]:
+            assert entity["@id"] in parts
+            assert entity["@id"].startswith("ni:") or (crate / entity["@id"]).is_file()
+
+
+def test_parameters_are_those_of_the_records_whatever_params_yaml_has_become(made_up: Project) -> None:
+    made_up.write_params(training={"steps": 7})
+    finished = read_finished(made_up.name)
+    assert finished.params.model_dump(exclude={"runtime"}) == made_up.params.model_dump(exclude={"runtime"})
+    for name in ("a.crate", "b.crate"):  # the same bytes each time
+        write_crate(finished, Path(name))
+    first, second = (Path(name, "ro-crate-metadata.json").read_bytes() for name in ("a.crate", "b.crate"))
+    assert first == second
+    assert read_params(Path("a.crate/params.yaml")) == finished.params
+
+
+def test_texts_of_problems_and_weights_stay_where_they_are(crate: Path) -> None:
+    assert {path.suffix for path in crate.rglob("*") if path.is_file()} <= {".json", ".yaml", ""}
+    assert not list(crate.rglob("card.json"))
+
+
+def test_stages_of_different_parameters_make_no_crate(made_up: Project) -> None:
+    path = made_up.provenance("score")
+    record = read_json(path)
+    record["params"]["reward"] = {"verify_seconds": 99.0}
+    write_json(path, record)
+    with pytest.raises(UserError, match=r"reward\.verify_seconds is .* since the stages ran with different ones"):
+        read_finished(made_up.name)
+
+
+def test_an_input_that_was_made_again_makes_no_crate(made_up: Project) -> None:
+    path = made_up.provenance("train")
+    record = read_json(path)
+    record["inputs"] = dict.fromkeys(record["inputs"], "0" * 64)
+    write_json(path, record)
+    with pytest.raises(UserError, match=r"was made again by .* after train, seed 0 had read it"):
+        read_finished(made_up.name)
+
+
+def test_an_unfinished_experiment_makes_no_crate(made_up: Project) -> None:
+    made_up.provenance("report").unlink()
+    with pytest.raises(UserError, match=r"is not finished: .*report/provenance.json is missing"):
+        read_finished(made_up.name)
+    with pytest.raises(UserError, match="the nearest one is `arithmetic_tiny`"):
+        read_finished("arithmetic_tinny")
+
+
+def test_a_secret_and_a_changed_output_make_no_crate(made_up: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    finished = read_finished(made_up.name)
+    with monkeypatch.context() as patch:
+        patch.setenv("MY_API_KEY", made_up.params.model.name)  # as if somebody had written it into params.yaml
+        with pytest.raises(UserError, match="holds a password, a key or a token"):
+            write_crate(finished, Path("a.crate"))
+    scores = made_up.provenance("score").with_name("scores.json")
+    scores.write_text(scores.read_text() + "\n")
+    with pytest.raises(UserError, match=r"scores.json was changed after score"):
+        write_crate(finished, Path("a.crate"))
+    assert not Path("a.crate").exists()
+
+
+def test_a_content_is_named_as_rfc_6920_does() -> None:
+    hello = (
+        "7f83b1657ff1fc53b92dc18148a1d65dfc2d4b1fa3d677284addd200126d9069"  # of "Hello World!", section 8.1 of the RFC
+    )
+    assert by_digest(hello) == "ni:///sha-256;f4OxZX_x_FO5LcGBSKHWXfwtSx-j1ncoSt3SABJtkGk"

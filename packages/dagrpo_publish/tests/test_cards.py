@@ -1,0 +1,109 @@
+"""Cards of a published policy: the right digest beside each name, and tables that no value can break."""
+
+import re
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dagrpo.checkpoints.manifest import Manifest, TensorSummary
+from dagrpo.config.schema import parse
+from dagrpo.pipeline.changes.executions import ExecutionRecord
+from dagrpo.utils.files import sha256_of, write_json, write_text
+from dagrpo_publish.cards import Publication, model_card
+from dagrpo_publish.crate.finished import Finished
+
+NAME, SEED = "tiny", 3
+RUN = Path("results", NAME, "runs", f"seed_{SEED}")
+DATA = Path("data", NAME, "arithmetic")
+SOURCE = "rows|of/a|mirror"
+
+
+@pytest.fixture(autouse=True)
+def _finished_experiment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the card reads of an experiment: a tensor digest in words for each checkpoint."""
+    monkeypatch.chdir(tmp_path)
+    for stage, digest in (("sft", "digest of the base"), ("exported", "digest of the policy")):
+        tensors = TensorSummary(count=1, dtypes={"float32": 1}, digest=digest)
+        write_json(RUN / stage / "manifest.json", asdict(Manifest(format="huggingface", files={}, tensors=tensors)))
+    for split in ("train", "test"):
+        write_text(DATA / f"{split}.parquet", split)
+    write_json(
+        DATA / "card.json",
+        {
+            "source": SOURCE,
+            "revision": "",
+            "origin": "files",
+            "counts": {"train": 8, "test": 4},
+            "contamination": {"train_problems": 0, "train_problems_left": 0},
+            "raw": {"train|new.jsonl": "digest of the raw rows"},
+        },
+    )
+    estimate = {"value": 0.5, "low": 0.25, "high": 0.75}
+    write_json(RUN / "eval/arithmetic/trained/scores.json", {"confidence": 0.95, "greedy": estimate})
+    write_text(Path("results", NAME, "report/summary.md"), "# tiny\n\nScores.\n")
+
+
+def _record(stage: str, code: str, *outputs: Path) -> ExecutionRecord:
+    return ExecutionRecord(
+        provenance=Path(f"{stage}/provenance.json"),
+        stage=stage,
+        experiment=NAME,
+        seed=None,
+        params={},
+        code=code,
+        job=None,
+        environment={},
+        runtime={},
+        overrides={},
+        inputs={},
+        outputs={str(path): "" for path in outputs},
+    )
+
+
+def _card(**changed: Any) -> str:
+    experiment = {"seeds": [SEED], "tasks": ["arithmetic"], "train": "arithmetic", "evaluate": ["arithmetic"]}
+    records = (_record("prepare", "c0de of prepare", DATA / "card.json"), _record("train", "c0de of train"))
+    params = parse({"experiment": experiment, **changed})
+    finished = Finished(name=NAME, params=params, records=records, accounts={}, code={})
+    return model_card(
+        Publication(finished=finished, seed=SEED, name=NAME, organisation=None, license=None, with_rollouts=False)
+    )
+
+
+def _table(card: str, header: str) -> list[list[str]]:
+    """The cells of a table, as GitHub's Markdown divides them: at bars without a backslash."""
+    lines = card.partition(f"| {header} |")[2].splitlines()[2:]
+    rows = [line for line in lines[: lines.index("")] if line.startswith("|")]
+    return [[cell.strip() for cell in re.split(r"(?<!\\)\|", row)[1:-1]] for row in rows]
+
+
+def test_every_digest_stands_beside_what_it_is_of() -> None:
+    assert dict(_table(_card(), "content | sha256")) == {
+        "weights, all tensors": "`digest of the policy`",
+        "the checkpoint's manifest.json": f"`{sha256_of(RUN / 'exported/manifest.json')}`",
+        "the base policy's weights": "`digest of the base`",
+        "prepared data, arithmetic, train": f"`{sha256_of(DATA / 'train.parquet')}`",
+        "prepared data, arithmetic, test": f"`{sha256_of(DATA / 'test.parquet')}`",
+        r"raw data, rows\|of/a\|mirror/train\|new.jsonl": "`digest of the raw rows`",
+        "code of the stage train": "`c0de of train`",
+    }
+
+
+def test_no_parameter_breaks_its_table() -> None:
+    rows = _table(_card(algorithm={"teacher": {"solution": "a|b ``` {solution} ` |"}}), "parameter | value")
+    assert all(len(row) == 2 for row in rows)
+    assert dict(rows)["algorithm.teacher.solution"] == r'```` "a\|b ``` {solution} ` \|" ````'
+
+
+def test_no_source_breaks_the_table_of_data() -> None:
+    ((task, use, source, counts, _),) = _table(
+        _card(), "task | used for | source | rows: train, test | train rows that share 13 words with a test row"
+    )
+    assert (task, use, source, counts) == (
+        "arithmetic",
+        "training and evaluation",
+        r"rows\|of/a\|mirror (files)",
+        "8, 4",
+    )
