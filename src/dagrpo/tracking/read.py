@@ -79,7 +79,8 @@ def contents_of(execution: Execution) -> Contents:
 def _data_set(name: str, digest: str, context: str) -> DatasetInput:
     """Return a split as MLflow has it, with the shape of its file where that is here."""
     path = Path(name)
-    profile, schema = {"sha256": digest}, None
+    profile: dict[str, str | int] = {"sha256": digest}
+    schema = None
     if path.is_file() and sha256_of(path) == digest:
         footer = pq.read_metadata(path)
         types = {field.name: str(field.type) for field in footer.schema.to_arrow_schema()}

@@ -66,8 +66,9 @@ def without_password(uri: str) -> str:
     An invalid address is hidden entirely.
     """
     parts = parts_of(uri)
-    may_be_token = parts is None or (parts.password is None and is_server(uri))
-    return without_user(uri, "" if may_be_token else parts.username or "")
+    if parts is None or (parts.password is None and is_server(uri)):  # a token may stand in the place of the name
+        return without_user(uri)
+    return without_user(uri, parts.username or "")
 
 
 def without_user(uri: str, user: str = "") -> str:

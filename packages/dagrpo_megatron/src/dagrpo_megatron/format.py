@@ -60,7 +60,7 @@ class Megatron(CheckpointFormat):
         recipe = recipe_named(options[RECIPE]) if RECIPE in options else recipe_of_itself(config)
         if recipe is None:
             return []
-        return [planned_content(recipes.FILE, recipes.script(recipe, config).encode(), executable=True)]
+        return [planned_content(recipes.FILE, recipes.script(recipe, config).encode())]
 
     def check(self, *, takes_pictures: bool) -> None:
         """Raise UserError for models that take pictures."""

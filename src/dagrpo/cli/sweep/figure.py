@@ -53,8 +53,8 @@ def _panel(panel: Axes, axis: str, results: TaskResults) -> list[Hover]:
     means = {value_in_words(each.value): each for each in results.means if each.axis == axis}
     for value, each in cells:
         if means:
-            faint = {"color": style.INK, "alpha": 0.4, "markersize": 3.5, "markeredgewidth": 0}
-            panel.plot(places[value_in_words(value)], each.score.value, "o", **faint)
+            place = places[value_in_words(value)]
+            panel.plot(place, each.score.value, "o", color=style.INK, alpha=0.4, markersize=3.5, markeredgewidth=0)
         else:
             _dot(panel, each.score, places[value_in_words(value)])
     positions = [places[value_in_words(value)] for value in values]
