@@ -12,8 +12,7 @@ from pydantic_core import PydanticUndefined
 from dagrpo.config.documents import marker_of, meaning_of, names_of, yaml_value
 from dagrpo.config.presets import FOLDER, composed
 from dagrpo.config.schema import Params
-from dagrpo.config.scripts.settings import DIFFERENCES, sections
-from dagrpo.config.scripts.table import REASONS, Script, scripts
+from dagrpo.config.scripts import DIFFERENCES, REASONS, Script, scripts, sections
 from dagrpo.core.errors import UserError, nearest
 from dagrpo.core.metrics import METRICS
 from dagrpo.core.plugin_sections import Choice, Chosen, Several, config_of

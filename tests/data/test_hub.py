@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from dagrpo.data import raw_files
+from dagrpo.data import source as sources
 from dagrpo.data.datasets import aime, dapo, geo3k, gsm8k, math, openmath
 from dagrpo.data.source import Source
 from dagrpo.data.task import TASKS, get_task
@@ -213,6 +213,6 @@ def test_a_file_that_does_not_come_is_one_sentence(fault: str, told: str, tmp_pa
 
 
 def test_a_local_folder_that_shadows_the_data_set_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(raw_files, "_urls", lambda source: {"train": ["/home/someone/openai/gsm8k/train.parquet"]})
+    monkeypatch.setattr(sources, "_urls", lambda source: {"train": ["/home/someone/openai/gsm8k/train.parquet"]})
     with pytest.raises(ValueError, match=r"gsm8k/train\.parquet is not a file of openai/gsm8k at commit e53f0488"):
-        raw_files.hub_place(gsm8k.SOURCE)
+        sources.hub_place(gsm8k.SOURCE)

@@ -10,9 +10,8 @@ import pytest
 
 from dagrpo.core.types import Row
 from dagrpo.data.config import Data
-from dagrpo.data.raw_files import mirror_place
 from dagrpo.data.raw_row import RawRow
-from dagrpo.data.source import Source
+from dagrpo.data.source import Source, mirror_place
 from dagrpo.data.source_task import sourced_task
 from dagrpo.data.task import TaskRows, chat
 

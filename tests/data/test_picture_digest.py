@@ -10,7 +10,7 @@ import pytest
 from tests.pictures import picture
 
 from dagrpo.core.errors import UserError
-from dagrpo.data.picture_digest import file_and_column, name_in_card, picture_digest
+from dagrpo.data.reading import file_and_column, name_in_card, picture_digest
 
 RED, BLUE = picture(colour="red"), picture(colour="blue")
 

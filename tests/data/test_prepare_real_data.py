@@ -12,7 +12,7 @@ from tests.data.preparing import read_dropped, read_split
 from dagrpo.checkpoints.tokenizers import load_tokenizer
 from dagrpo.data.card import Card
 from dagrpo.data.config import Data
-from dagrpo.data.filters.tokenizer import count_tokens, rendered
+from dagrpo.data.filters.prompt_length import count_tokens, rendered
 from dagrpo.data.prepare import prepare
 from dagrpo.data.schema import SCHEMA
 from dagrpo.data.task import get_task

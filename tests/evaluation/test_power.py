@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from dagrpo.evaluation.power import detectable, detectable_of, problems_needed
-from dagrpo.evaluation.statistics import Resampling, paired_difference
-from dagrpo.evaluation.variances import Floats, Variance, variance_of
+from dagrpo.evaluation.statistics import Floats, Resampling, Variance, paired_difference, variance_of
 
 CASES = {
     "one seed": (Variance(seeds=0.0, problems=0.3, rest=0.0), 1, 150),

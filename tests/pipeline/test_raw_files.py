@@ -193,7 +193,7 @@ PICTURES = ("copies/geo3k/train.jsonl", "images")
 
 def _with_pictures(*pictures: str) -> tuple[Params, dict[str, Any]]:
     """Return parameters, and the record of a preparation whose rows name these pictures."""
-    from dagrpo.data.picture_digest import name_in_card, picture_digest
+    from dagrpo.data.reading import name_in_card, picture_digest
 
     task = {"train": "geo3k", "evaluate": ["geo3k"], "tasks": ["geo3k"]}
     params = parse({"experiment": {"name": "e", **task}, "data": {"mirror": "copies"}, "rollout": {}})
@@ -207,7 +207,7 @@ def _with_pictures(*pictures: str) -> tuple[Params, dict[str, Any]]:
 
 
 def test_a_picture_that_rows_name_is_read_again_after_an_edit_and_only_then(monkeypatch: pytest.MonkeyPatch) -> None:
-    from dagrpo.data.picture_digest import picture_digest
+    from dagrpo.data.reading import picture_digest
 
     _write("copies/geo3k/pictures/1.png", "one")
     second = _write("copies/geo3k/pictures/2.png", "two")

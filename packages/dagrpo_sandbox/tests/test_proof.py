@@ -11,8 +11,8 @@ from dagrpo_sandbox import (
     SandboxPool,
     SandboxUnavailable,
     bubblewrap,
-    proof,
     run_cold,
+    sandbox,
     seccomp,
 )
 
@@ -22,7 +22,7 @@ ALLOW_ALL = seccomp._instruction(seccomp.RETURN, seccomp.ALLOW)
 
 @pytest.fixture(autouse=True)
 def _unproved(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(proof, "_proved", set())
+    monkeypatch.setattr(sandbox, "_proved", set())
 
 
 def _refusal() -> str:
@@ -37,7 +37,7 @@ def _refusal() -> str:
 
 def test_limits_that_hold_are_proved_once() -> None:
     assert asyncio.run(run_cold("print(1)")).stdout == "1\n"
-    assert len(proof._proved) == 1
+    assert len(sandbox._proved) == 1
 
 
 @pytest.mark.parametrize(
@@ -68,8 +68,8 @@ def test_what_is_not_limited_from_inside_is_named(
     assert line in INSIDE
     changed.write_text(INSIDE.replace(line, without))
     monkeypatch.setattr(bubblewrap, "INSIDE", changed)
-    program, status, _ = proof.EXCESSES[proof.MEMORY]
-    monkeypatch.setitem(proof.EXCESSES, proof.MEMORY, (program, status, 1.0))
+    program, status, _ = sandbox.EXCESSES[sandbox.MEMORY]
+    monkeypatch.setitem(sandbox.EXCESSES, sandbox.MEMORY, (program, status, 1.0))
     assert f"does not limit {limit} on" in _refusal()
 
 

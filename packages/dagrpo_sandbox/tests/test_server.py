@@ -17,7 +17,7 @@ from packages.dagrpo_sandbox.tests.running import without_sandbox
 
 from dagrpo_sandbox import Limits, SandboxUnavailable, server
 from dagrpo_sandbox.bubblewrap import find_installation
-from dagrpo_sandbox.proof import EXCESSES
+from dagrpo_sandbox.sandbox import EXCESSES
 from dagrpo_sandbox.server import application
 
 LIMITS = Limits(seconds=5.0)

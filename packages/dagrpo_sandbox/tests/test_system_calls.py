@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from packages.dagrpo_sandbox.tests.running import Driver, driver
 
 from dagrpo_sandbox import seccomp
-from dagrpo_sandbox.system_calls import ALLOWED, CONDITIONS, NEWEST, Condition
+from dagrpo_sandbox.seccomp import ALLOWED, CONDITIONS, NEWEST, Condition
 
 PAGE = Path(__file__).parents[3] / "docs/sandbox.md"
 

@@ -22,7 +22,7 @@ from dagrpo.checkpoints.source import open_as
 from dagrpo.config.overlay import merged
 from dagrpo.config.places import ROOT
 from dagrpo.config.presets import composed
-from dagrpo.config.scripts.table import presets
+from dagrpo.config.scripts import presets
 from dagrpo.models.fresh import make_fresh
 from dagrpo.trainer.config.lora import Lora
 from dagrpo.trainer.foreign.files import FINDINGS, write_inputs

@@ -14,7 +14,7 @@ from dagrpo.cli.compare.comparison import Evaluated, read_evaluated, shared_by, 
 from dagrpo.cli.shared import Which, complete_experiments, print_json
 from dagrpo.core.errors import UserError
 from dagrpo.evaluation.power import POWER, detectable, problems_needed
-from dagrpo.evaluation.variances import Variance, variance_of
+from dagrpo.evaluation.statistics import Variance, variance_of
 from dagrpo.report.format import percent, plural, points
 from dagrpo.utils.console import plain_console
 

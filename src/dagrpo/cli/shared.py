@@ -13,7 +13,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from rich.table import Table
 
 from dagrpo.config.places import KINDS, PRESETS, presets_of
-from dagrpo.config.scripts.table import presets as of_scripts
+from dagrpo.config.scripts import presets as of_scripts
 
 PARAMS = Path("params.yaml")
 Which = Literal["base", "trained"]

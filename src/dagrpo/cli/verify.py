@@ -13,7 +13,7 @@ from rich.text import Text
 from dagrpo.cli.shared import complete_experiments, print_json
 from dagrpo.core.errors import UserError, nearest
 from dagrpo.core.escape import one_line
-from dagrpo.data.picture_digest import name_in_card, picture_digest
+from dagrpo.data.reading import name_in_card, picture_digest
 from dagrpo.pipeline.changes.executions import ExecutionRecord, all_records, experiments
 from dagrpo.pipeline.raw_inputs import RawData, is_own, raw_data, raw_recorded
 from dagrpo.utils.console import plain_console, progress

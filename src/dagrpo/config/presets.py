@@ -10,12 +10,11 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+from dagrpo.config import scripts
 from dagrpo.config.documents import params_yaml
 from dagrpo.config.overlay import merged
 from dagrpo.config.places import KINDS, PRESETS, presets_of
 from dagrpo.config.schema import Params, parse
-from dagrpo.config.scripts import table
-from dagrpo.config.scripts.settings import sections
 from dagrpo.core.errors import UserError, nearest
 from dagrpo.core.escape import brief
 from dagrpo.data.task import TASKS
@@ -96,7 +95,7 @@ def preset_text(names: Sequence[str], folder: Path = FOLDER) -> str:
 def known(folder: Path = FOLDER) -> dict[str, Path]:
     """Return the file of every preset by its name; experiments first, scripts, whose file is their table, last."""
     files = {name: path for kind in KINDS for name, path in presets_of(kind, folder).items()}
-    return files | dict.fromkeys(table.presets(folder), folder / table.TABLE)
+    return files | dict.fromkeys(scripts.presets(folder), folder / scripts.TABLE)
 
 
 def experiments(folder: Path = FOLDER) -> list[str]:
@@ -135,7 +134,7 @@ def _resolved(name: str, folder: Path, above: tuple[str, ...]) -> dict[str, Any]
 def _named(name: str, folder: Path) -> dict[str, Any]:
     """Return the sections of a preset and its `use`. Raises UserError if it is unknown or does not have the form of a preset."""
     path = _path(name, folder)
-    return _preset(path) if path.name != table.TABLE else sections(table.presets(folder)[name])
+    return _preset(path) if path.name != scripts.TABLE else scripts.sections(scripts.presets(folder)[name])
 
 
 def _preset(path: Path) -> dict[str, Any]:

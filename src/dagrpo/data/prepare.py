@@ -6,7 +6,7 @@ in filters/, one file each; this module orders them.
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
 import pyarrow as pa
@@ -16,8 +16,8 @@ from dagrpo.core.section import Section
 from dagrpo.core.types import Row
 from dagrpo.data.card import Card
 from dagrpo.data.config import Data
-from dagrpo.data.filters.contamination import Contamination, check_contamination
-from dagrpo.data.filters.pass_rates import PassRates, add_pass_rates, drop_by_pass_rate
+from dagrpo.data.filters.contamination import check_contamination
+from dagrpo.data.filters.pass_rates import add_pass_rates, drop_by_pass_rate
 from dagrpo.data.filters.prompt_length import (
     DEFAULTS,
     LONG,
@@ -154,42 +154,15 @@ def sift(
     tests: the test splits of other tasks. rated: whether data.pass_rates must know some of the problems.
     """
     sieve, conflicting = _without_faults(task_rows, params)
-    held_out = _hold_out(sieve, task_rows, params)
     compared = {task: sieve.splits["test"], **tests}
     overlaps = check_contamination(sieve, compared, params.contamination_words, params.contamination)
     tools_shown = count_prompt_tokens(sieve, model, tools)
     drop_long_prompts(sieve, params.max_prompt_tokens)
-    pass_rates = _pass_rates(sieve, params, rated)
+    rates = None if params.pass_rates is None else add_pass_rates(sieve, Path(params.pass_rates), must_match=rated)
     drop_by_pass_rate(sieve, params.min_pass_rate, params.max_pass_rate)
     beyond = _cut(sieve, params)
-    findings = _Findings(
-        held_out=held_out,
-        conflicting=conflicting,
-        contamination=overlaps.report(sieve.splits["train"]),
-        tools_shown=tools_shown,
-        images_counted=takes_pictures(model),
-        pass_rates=pass_rates,
-        beyond=beyond,
-    )
-    return _card(task, task_rows, params, sieve, findings), sieve
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Findings:
-    """Findings of the filters, besides the dropped problems."""
-
-    held_out: int
-    conflicting: Mapping[str, int]
-    contamination: Contamination
-    tools_shown: bool | None
-    images_counted: bool
-    pass_rates: PassRates | None
-    beyond: Mapping[str, int]
-
-
-def _card(task: str, task_rows: TaskRows, params: Data, sieve: Sieve, findings: _Findings) -> Card:
-    copies = {split: task_rows.read.get(split, len(rows)) - len(rows) for split, rows in task_rows.splits.items()}
-    return Card(
+    splits = sieve.splits
+    card = Card(
         task=task,
         source=task_rows.source,
         origin=task_rows.origin,
@@ -197,21 +170,22 @@ def _card(task: str, task_rows: TaskRows, params: Data, sieve: Sieve, findings: 
         raw=dict(task_rows.files),
         expected=dict(task_rows.expected),
         read=dict(task_rows.read),
-        exact_copies=copies,
-        held_out=findings.held_out,
-        dropped={**sieve.counts, **findings.beyond},
-        conflicting_questions=findings.conflicting,
-        contamination=findings.contamination,
-        prompt_tokens=prompt_tokens(
-            sieve.splits, tools_shown=findings.tools_shown, images_counted=findings.images_counted
-        ),
-        pass_rates=findings.pass_rates,
+        exact_copies={
+            split: task_rows.read.get(split, len(rows)) - len(rows) for split, rows in task_rows.splits.items()
+        },
+        held_out=params.held_out if task_rows.held_out else 0,
+        dropped={**sieve.counts, **beyond},
+        conflicting_questions=conflicting,
+        contamination=overlaps.report(splits["train"]),
+        prompt_tokens=prompt_tokens(splits, tools_shown=tools_shown, images_counted=takes_pictures(model)),
+        pass_rates=rates,
         limits={"max_train": params.max_train, "max_test": params.max_test},
-        counts={split: len(rows) for split, rows in sieve.splits.items()},
+        counts={split: len(rows) for split, rows in splits.items()},
         levels={level: _at_level(sieve, level) for level in task_rows.levels},
         passages=len(task_rows.passages),
         untested=task_rows.untested,
     )
+    return card, sieve
 
 
 def _test_split(task: str, params: Data) -> Sequence[Row]:
@@ -219,29 +193,21 @@ def _test_split(task: str, params: Data) -> Sequence[Row]:
     task_rows = (get_task(task).load_tests or get_task(task).load)(params)
     if not task_rows.held_out:
         return task_rows.splits.get("test", ())
-    sieve, _ = _without_faults(task_rows, params)
-    _hold_out(sieve, task_rows, params)
-    return sieve.splits["test"]
+    return _without_faults(task_rows, params)[0].splits["test"]
 
 
 def _without_faults(task_rows: TaskRows, params: Data) -> tuple[Sieve, dict[str, int]]:
-    """Return the problems with one readable answer each, every question once, and the number of conflicting questions."""
+    """Return the problems with one readable answer each, every question once, and the number of conflicting questions.
+
+    A source without a test split has one of held-out problems.
+    """
     sieve = Sieve(task_rows.splits)
     drop_unreadable(sieve, params.unreadable_answers)
     conflicting = drop_conflicting(sieve)
     drop_repeated(sieve)
+    if task_rows.held_out:
+        hold_out(sieve, params.held_out)
     return sieve, conflicting
-
-
-def _hold_out(sieve: Sieve, task_rows: TaskRows, params: Data) -> int:
-    if not task_rows.held_out:
-        return 0
-    hold_out(sieve, params.held_out)
-    return params.held_out
-
-
-def _pass_rates(sieve: Sieve, params: Data, rated: bool) -> PassRates | None:
-    return None if params.pass_rates is None else add_pass_rates(sieve, Path(params.pass_rates), must_match=rated)
 
 
 def _cut(sieve: Sieve, params: Data) -> dict[str, int]:

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 from dagrpo.core.errors import UserError
 from dagrpo.core.image_tokens import IMAGE
 from dagrpo.core.types import Row
-from dagrpo.data.raw_files import hub_place, mirror_place
 from dagrpo.data.raw_row import RawRow
-from dagrpo.data.source import SPLITS, RawFile, Source, require_rows
+from dagrpo.data.source import SPLITS, RawFile, Source, hub_place, mirror_place, require_rows
 from dagrpo.data.task import Task, TaskRows
 from dagrpo.utils.files import sha256_of
 
@@ -139,7 +138,7 @@ def _raw_rows(reader: "Reader", files: Sequence[RawFile], digests: dict[str, str
 
 def _picture_digests(files: Sequence[RawFile], digests: Mapping[str, str], columns: Set[str]) -> dict[str, str]:
     """Return the digests over the pictures that the files name, for the files that were read."""
-    from dagrpo.data.picture_digest import name_in_card, picture_digest
+    from dagrpo.data.reading import name_in_card, picture_digest
 
     return {
         name_in_card(file.name, column): picture_digest(file.fetch(), column).sha256

@@ -9,8 +9,15 @@ from statistics import NormalDist
 
 import numpy as np
 
-from dagrpo.evaluation.statistics import wilson
-from dagrpo.evaluation.variances import Floats, Variance, mean_squares, standard_error, student_half_width, variance_of
+from dagrpo.evaluation.statistics import (
+    Floats,
+    Variance,
+    mean_squares,
+    standard_error,
+    student_half_width,
+    variance_of,
+    wilson,
+)
 
 POWER = 0.8  # the chance with which a difference is to be shown: Cohen 1988
 MOST_PROBLEMS = 10_000_000

@@ -14,7 +14,7 @@ from typing import Any
 from dagrpo.config.overlay import flat
 from dagrpo.config.schema import Params
 from dagrpo.core.errors import UserError
-from dagrpo.data.picture_digest import file_and_column, picture_digest
+from dagrpo.data.reading import file_and_column, picture_digest
 from dagrpo.data.task import get_task
 from dagrpo.tools import TOOLS, config_for
 from dagrpo.utils.files import digest_of, read_object, write_json

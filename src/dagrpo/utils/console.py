@@ -70,26 +70,35 @@ class Bar:
 
 
 class _Lines:
-    """Progress for logs and pipes, where a bar would be noise: one line every ten seconds and one at the end."""
+    """Progress for logs and pipes, where a bar would be noise: one line every ten seconds."""
 
-    def __init__(self, description: str, total: int, *, brief: bool) -> None:
-        self._description = description
-        self._total = total
-        self._done = 0
+    def __init__(self) -> None:
         self._started = self._last = time.monotonic()
-        self._has_end = not brief
 
-    def __call__(self, number: int, note: str) -> None:
-        self._done += number
-        now = time.monotonic()
-        if now - self._last >= SECONDS_BETWEEN_LINES:
-            self._has_end = True
-        elif not (self._done >= self._total and self._has_end):
-            return
-        self._last = now
-        _console.print(
-            f"{self._description}: {self._done}/{self._total} {note} ({now - self._started:.0f} s)", highlight=False
-        )
+    def is_due(self) -> bool:
+        """Return True, and begin to wait for the next line, if the last line is ten seconds old."""
+        due = (now := time.monotonic()) - self._last >= SECONDS_BETWEEN_LINES
+        self._last = now if due else self._last
+        return due
+
+    def say(self, text: str) -> None:
+        """Print a line, and the time since the beginning."""
+        say(f"{text} ({time.monotonic() - self._started:.0f} s)")
+
+
+def _counting(description: str, total: int, *, brief: bool) -> Callable[[int, str], None]:
+    """Return what shows finished units as lines, the last of them at the end; of brief work without a line before, none."""
+    lines, done, has_end = _Lines(), 0, not brief
+
+    def show(number: int, note: str) -> None:
+        nonlocal done, has_end
+        done += number
+        due = lines.is_due()
+        has_end = has_end or due
+        if due or (done >= total and has_end):
+            lines.say(f"{description}: {done}/{total} {note}")
+
+    return show
 
 
 def finished() -> int | None:
@@ -104,7 +113,7 @@ def progress(description: str, total: int, *, brief: bool = False) -> Iterator[B
     `brief`: leave no trace of work that takes less than ten seconds.
     """
     if not _console.is_terminal:
-        yield Bar(_Lines(description, total, brief=brief))
+        yield Bar(_counting(description, total, brief=brief))
         return
     columns = (
         TextColumn("{task.description}", markup=False),
@@ -133,7 +142,7 @@ def waiting(what: str) -> Iterator[Callable[[str], None]]:
 
     In other threads than the main one it prints lines on a terminal, too: its spinners cannot stand beside each other.
     """
-    started = time.monotonic()
+    started, lines = time.monotonic(), _Lines()
     if _console.is_terminal and threading.current_thread() is threading.main_thread():
         columns = (
             SpinnerColumn(),
@@ -146,22 +155,8 @@ def waiting(what: str) -> Iterator[Callable[[str], None]]:
             yield lambda note: bars.update(task, note=note)
     else:
         say(f"{what}: starting")
-        yield _Reminders(what, started)
+        yield lambda note: lines.say(f"{what}: {note}") if lines.is_due() else None
     say(f"{what}: ready after {time.monotonic() - started:.0f} s")
-
-
-class _Reminders:
-    """Reminders for logs and pipes: a line every ten seconds."""
-
-    def __init__(self, what: str, started: float) -> None:
-        self._what = what
-        self._started = self._last = started
-
-    def __call__(self, note: str) -> None:
-        now = time.monotonic()
-        if now - self._last >= SECONDS_BETWEEN_LINES:
-            self._last = now
-            say(f"{self._what}: {note} ({now - self._started:.0f} s)")
 
 
 def say(text: str) -> None:

@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 from dagrpo.cli.application import app
 from dagrpo.cli.verify import State, Verified, verify_files
 from dagrpo.core.errors import UserError
-from dagrpo.data.picture_digest import picture_digest
+from dagrpo.data.reading import picture_digest
 from dagrpo.utils.files import read_json, sha256_of, write_json
 
 

@@ -19,14 +19,16 @@ from dagrpo.checkpoints.tokenizers import load_tokenizer
 from dagrpo.core.errors import UserError
 from dagrpo.data.card import Card
 from dagrpo.data.filters.prompt_length import (
+    CHUNK,
     Lengths,
     count_prompt_tokens,
+    count_tokens,
     drop_long_prompts,
     prompt_tokens,
+    rendered,
     require_tools_shown,
 )
 from dagrpo.data.filters.sieve import Sieve
-from dagrpo.data.filters.tokenizer import CHUNK, count_tokens, rendered
 from dagrpo.data.prepare import prepare
 from dagrpo.models.chat_template import MARK, QWEN2_5_VL_TOOLS
 from dagrpo.models.config import Fresh, Model, Vision

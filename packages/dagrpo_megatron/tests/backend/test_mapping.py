@@ -9,7 +9,7 @@ import yaml
 from dagrpo.config.overlay import merged
 from dagrpo.config.presets import composed
 from dagrpo.config.schema import Params, parse
-from dagrpo.config.scripts.table import presets
+from dagrpo.config.scripts import presets
 from dagrpo.core.errors import UserError
 from dagrpo_megatron.backend.mapping import Files, arguments, command_line
 

@@ -6,9 +6,8 @@ from pathlib import Path
 from types import TracebackType
 
 from dagrpo_sandbox.bubblewrap import Installation, find_installation
-from dagrpo_sandbox.proof import prove_limits, run_once
 from dagrpo_sandbox.records import MEBIBYTE, Limits, Result, SandboxClosed, SandboxUnavailable
-from dagrpo_sandbox.sandbox import Sandbox
+from dagrpo_sandbox.sandbox import Sandbox, prove_limits, run_once
 
 TRIES = 3  # whatever killed one sandbox may have killed those that wait, too
 

@@ -74,14 +74,6 @@ class Overlaps:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Reading:
-    """The result of reading the train split once."""
-
-    matches: Sequence[tuple[int, str]]  # index of a train problem, run of words that a test problem has too
-    problems_with: Mapping[str, int]  # phrase -> train problems that have it
-
-
 def check_contamination(
     sieve: Sieve, tests: Mapping[str, Sequence[Row]], length: int, mode: Literal["report", "drop"]
 ) -> Overlaps:
@@ -134,26 +126,21 @@ def _by_runs(
 ) -> None:
     """Add train problems that share a run to `overlaps`, and those that share only a common phrase to `common`."""
     more_than_half = length // 2 + 1
-    reading = _read(train, occurrences, length, more_than_half)
-    for train_index, run in reading.matches:
-        counts = all(reading.problems_with[phrase] <= COMMON for phrase in runs(run.split(), more_than_half))
+    phrases = {phrase for run in occurrences for phrase in runs(run.split(), more_than_half)}
+    matches: list[tuple[int, str]] = []  # index of a train problem, run of words that a test problem has too
+    problems_with: Counter[str] = Counter()  # phrase -> train problems that have it
+    for row in counted(train, "prepare: comparing train problems with test problems"):
+        text = words(normalised(row.question))
+        problems_with.update({phrase for phrase in runs(text, more_than_half) if phrase in phrases})
+        matches += [(row.index, run) for run in runs(text, length) if run in occurrences]
+    for train_index, run in matches:
+        counts = all(problems_with[phrase] <= COMMON for phrase in runs(run.split(), more_than_half))
         for task, test_index in occurrences[run].items():
             if counts:
                 shared = Shared(train_index=train_index, test_task=task, test_index=test_index, words=run)
                 overlaps[task].setdefault(train_index, shared)
             else:
                 common[task].add(train_index)
-
-
-def _read(train: Sequence[Row], occurrences: Occurrences, length: int, phrase_length: int) -> _Reading:
-    phrases = {phrase for run in occurrences for phrase in runs(run.split(), phrase_length)}
-    matches: list[tuple[int, str]] = []
-    problems_with: Counter[str] = Counter()
-    for row in counted(train, "prepare: comparing train problems with test problems"):
-        text = words(normalised(row.question))
-        problems_with.update({phrase for phrase in runs(text, phrase_length) if phrase in phrases})
-        matches += [(row.index, run) for run in runs(text, length) if run in occurrences]
-    return _Reading(matches=matches, problems_with=problems_with)
 
 
 def _detail(shared: Shared | None) -> str | None:

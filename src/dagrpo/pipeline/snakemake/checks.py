@@ -13,7 +13,7 @@ from dagrpo.config.documents import yaml_value as written
 from dagrpo.config.overlay import OVERRIDE, flat, with_overrides
 from dagrpo.config.schema import Params, read_params
 from dagrpo.core.errors import UserError
-from dagrpo.data.raw_files import missing_in_mirror, wanted_data
+from dagrpo.data.source import missing_in_mirror, wanted_data
 from dagrpo.data.task import get_task
 from dagrpo.pipeline.dag import planned_jobs
 from dagrpo.pipeline.declaration import RAW, patterns_of

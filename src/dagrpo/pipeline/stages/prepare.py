@@ -39,7 +39,7 @@ def work(job: Job) -> None:
 
 def raw(params: "Params", wildcards: Wildcards) -> list[str]:
     """List the files of this machine that a task's problems and pass rates come from: a mirror's, the task's own, data.pass_rates."""
-    from dagrpo.data.raw_files import files_in_mirror
+    from dagrpo.data.source import files_in_mirror
     from dagrpo.data.task import get_task
 
     task, mirror, rates = get_task(wildcards["task"]), params.data.mirror, params.data.pass_rates

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from dagrpo.config.schema import Params
 from dagrpo.core.errors import UserError, nearest
 from dagrpo.core.escape import brief
-from dagrpo.data.picture_digest import file_and_column
+from dagrpo.data.reading import file_and_column
 from dagrpo.pipeline.changes.executions import ExecutionRecord, experiments, read_record
 from dagrpo.pipeline.dag import expected
 from dagrpo.pipeline.identity import code_digests

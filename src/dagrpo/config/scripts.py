@@ -1,11 +1,87 @@
-"""Parameters of a script: its columns, and the settings beside them."""
+"""Scripts of verl and Megatron-LM as presets, from the table presets/scripts.tsv."""
 
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from dagrpo.config.scripts.table import Script
-from dagrpo.core.errors import nearest
+from dagrpo.core.errors import UserError, nearest
+from dagrpo.core.escape import brief
+
+TABLE = "scripts.tsv"  # under presets/: one script a line
+# Why a script is no preset: the words of the column `reason`.
+REASONS = {
+    "adapter": "it continues the training of an adapter; training begins with whole weights here",
+    "broken": "it sets a switch to a variable, or the number of GPUs, that nothing defines",
+    "code": "the model needs its own Python code, which is never run here",
+    "family": "the trainer and the engine have not been tried with this family",
+    "machines": "weights and optimizer exceed the 8 GPUs of one machine, for which the presets are",
+    "mamba": "the model has Mamba layers, which the trainer does not know",
+    "one_sample": "one sample per prompt, whose advantage is always 0: nothing is learned",
+    "pickle": "the weights are published as a pickle, which is never read here",
+    "pictures": "pictures are known for Qwen2.5-VL and Qwen3-VL without experts",
+    "union": "it trains on GSM8K and MATH together; one task is trained on here",
+    "unpublished": "the weights are not published",
+    "video": "its prompts have videos",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Script:
+    """A line of the table: what the script sets, and what it is here."""
+
+    place: str  # file and line, for messages
+    preset: str
+    source: str  # path below examples/
+    state: str  # of the repository: J, P, M (verl), A (Megatron-LM)
+    model: str
+    data: str  # train, or train>test
+    gpus: str  # nodes x GPUs
+    engine: str
+    training: str
+    batch: str  # prompts per step / per update / per GPU and pass
+    n: str
+    lr: str
+    kl: str
+    length: str  # prompt/response, or both together
+    epochs: str  # epochs/save every/test every; no epochs: those of `special`, or the task's steps
+    special: str
+    use: str  # model, task and hardware here; "": no preset
+    reason: str  # key of REASONS
+    score: str  # published
+
+    def fault(self, column: str, how: str) -> UserError:
+        """Return an error that names the line and the column."""
+        return UserError(f"{self.place} ({self.preset}): `{column}` is {brief(getattr(self, column))}: {how}.")
+
+    def match(self, column: str, pattern: str, how: str) -> tuple[str | None, ...]:
+        """Return the groups of a column's text. Raises UserError if the pattern does not describe all of it."""
+        found = re.fullmatch(pattern, getattr(self, column))
+        if found is None:
+            raise self.fault(column, f"write {how}")
+        return found.groups()
+
+    @property
+    def specials(self) -> list[str]:
+        """List the settings beside the columns."""
+        return [each for each in self.special.split(", ") if each]
+
+
+def scripts(folder: Path) -> dict[str, Script]:
+    """Return the lines of the table by preset; none without a table."""
+    path = folder / TABLE
+    if not path.is_file():
+        return {}
+    header, *lines = (line.split("\t") for line in path.read_text().splitlines())
+    rows = (dict(zip(header, cells, strict=True)) for cells in lines)
+    return {row["preset"]: Script(place=f"{path}, line {number}", **row) for number, row in enumerate(rows, 2)}
+
+
+def presets(folder: Path) -> dict[str, Script]:
+    """Return the scripts that are presets, by name."""
+    return {name: script for name, script in scripts(folder).items() if script.use}
+
 
 # Rows of a train split, copies not counted, by task: what an epoch is.
 ROWS = {"gsm8k": 7473, "geo3k": 2101, "dapo": 17_917, "search-r1": 169_615}

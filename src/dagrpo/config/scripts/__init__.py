@@ -1,1 +1,0 @@
-"""Scripts of verl and Megatron-LM as presets."""
