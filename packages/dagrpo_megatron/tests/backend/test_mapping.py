@@ -11,6 +11,7 @@ from dagrpo.config.presets import composed
 from dagrpo.config.schema import Params, parse
 from dagrpo.config.scripts import presets
 from dagrpo.core.errors import UserError
+from dagrpo_megatron.backend import running
 from dagrpo_megatron.backend.mapping import Files, arguments, command_line
 
 FILES = Files(initial=Path("/m"), tokenizer=Path("/t"), environment=Path("/e.yaml"), checkpoints=Path("/c"))
@@ -127,3 +128,9 @@ def test_scripts_of_megatron_lm_compose_with_its_own_trainer() -> None:
 def test_arguments_are_words_of_a_command_line() -> None:
     given = {"lr": 1e-6, "bf16": True, "swiglu": False, "recompute-modules": ["core_attn", "mlp"], "save": None}
     assert command_line(given) == ["--lr", "1e-06", "--bf16", "--recompute-modules", "core_attn", "mlp"]
+
+
+def test_the_programs_that_megatron_lms_python_runs_are_files() -> None:
+    assert all(
+        Path(str(program.__file__)).is_file() for program in (running.agent, running.command_check, running.start)
+    )

@@ -11,7 +11,7 @@ from typing import Any
 from dagrpo.checkpoints.source import open_as
 from dagrpo.checkpoints.tokenizers import load_tokenizer
 from dagrpo.core.errors import TransientError, UserError
-from dagrpo.trainer.backend_files import Program
+from dagrpo.trainer.backend_files import Metrics, Program
 from dagrpo.trainer.foreign.files import (
     Attempts,
     Inputs,
@@ -22,6 +22,7 @@ from dagrpo.trainer.foreign.files import (
     require_finished,
     run_check,
     take_outputs,
+    train_missing_steps,
     write_inputs,
 )
 from dagrpo.trainer.foreign.nodes import Nodes, Start, log_of
@@ -32,7 +33,7 @@ from dagrpo.utils.child_variables import alone
 from dagrpo.utils.console import say
 from dagrpo.utils.files import read_json, write_json
 from dagrpo_megatron.arguments import FILE as MODEL_ARGUMENTS
-from dagrpo_megatron.backend import agent, check, grading, start
+from dagrpo_megatron.backend import agent, command_check, grading, start
 from dagrpo_megatron.backend.mapping import FORMAT, Files, arguments, command_line
 
 MISTAKE = "mistake.txt"  # why a response cannot be graded
@@ -59,9 +60,9 @@ def train_with_megatron_lm(run: TrainingRun, settings: Mapping[str, Any], report
     checkpoints, mistake = folder / "checkpoints", folder / MISTAKE
     finished = latest(checkpoints) // updates
     attempts = Attempts(folder, partial(read_line, same=SAME, trainer="megatron_lm"))
-    rows = attempts.metrics(finished)
     inputs = write_inputs(run, folder, FORMAT)
-    if finished < run.training.steps:
+
+    def go_on(rows: list[Metrics]) -> list[Metrics]:
         attempt = attempts.new()
         job = write_agent_job(run, inputs, folder, finished, attempt)
         words = command(run, settings, inputs, folder, job)
@@ -78,15 +79,13 @@ def train_with_megatron_lm(run: TrainingRun, settings: Mapping[str, Any], report
         mistake.unlink(missing_ok=True)
         try:
             with nodes.beside(others):
-                rows = program.run(report, rows)
+                return program.run(report, rows)
         except TransientError:  # a response that cannot be graded ends the program as a fault does
             if mistake.is_file():
                 raise UserError(f"A response cannot be graded: {mistake.read_text()}.") from None
             raise
-    else:
-        nodes.dismiss()
-        for step, row in enumerate(rows, start=1):
-            report(step, row)
+
+    rows = train_missing_steps(run, nodes, attempts, finished, report, go_on)
     finished = latest(checkpoints) // updates
     require_finished(run, finished, "Megatron-LM")
     weights = checkpoints / f"iter_{finished * updates:07d}"
@@ -150,7 +149,7 @@ def check_command(run: TrainingRun, words: Sequence[str], folder: Path, job: Pat
         "job": str(job),
         "tokenizer": words[words.index("--tokenizer-model") + 1],
     }
-    found = run_check(run, check.__file__, given, folder, "Megatron-LM")
+    found = run_check(run, command_check.__file__, given, folder, "Megatron-LM")
     say(
         f"Megatron-LM {found['version']}: command line valid, {found['data_parallel']} replicas, {found['sequences']} sequences an update"
     )

@@ -1,6 +1,6 @@
 """Program that checks a command line by Megatron-LM's own code.
 
-`python check.py JOB`, with Megatron-LM's Python, on a CPU: its parser and `validate_args` read the arguments, as the first of all
+`python command_check.py JOB`, with Megatron-LM's Python, on a CPU: its parser and `validate_args` read the arguments, as the first of all
 ranks; our agent draws a prompt, renders it with the tokenizer, and has one response graded. Writes to the file `reply` what it has
 found: `{"error": ...}` if Megatron-LM refuses.
 """
