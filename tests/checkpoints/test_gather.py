@@ -70,7 +70,5 @@ def test_what_cannot_be_converted_one_by_one_is_converted_at_once(monkeypatch: p
 
 def test_what_cannot_be_gathered_one_by_one_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gather, "in_checkpoint_form", _joining)
-    with pytest.raises(
-        ValueError, match=r"Qwen2ForCausalLM joins tensors of its checkpoint: set runtime\.training\.processes"
-    ):
+    with pytest.raises(ValueError, match=r"Qwen2ForCausalLM joins tensors of its checkpoint: set"):
         GatheredWeights(_dense(), torch.float32, World(rank=0, size=2, device=torch.device("cpu")))

@@ -165,9 +165,7 @@ def test_a_role_that_a_tokenizer_with_tools_does_not_know_is_refused() -> None:
 
 
 def test_a_function_without_a_text_argument_cannot_be_spelled() -> None:
-    with pytest.raises(
-        UserError, match=r"model\.fresh\.tools names tests\.models\.hammer:SAW, whose function saw takes"
-    ):
+    with pytest.raises(UserError, match=r"model\.fresh\.tools names tests\.models\.hammer:SAW, whose function saw"):
         spelled_calls(["tests.models.hammer:SAW"])
 
 

@@ -6,18 +6,14 @@ left out here; verl takes its reward for its advantage, TRL has none.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-import torch
-from tests.oracles.asking import answers, require
-from tests.oracles.batches import LARGE, Kind, batch_of, reward_batch
+from tests.oracles.asking import EXACT, SEEDS, Case, estimates, require_equal
+from tests.oracles.batches import LARGE, Kind, reward_batch
 
 from dagrpo.algorithms.advantages import ADVANTAGES, advantages_of
 
-SEEDS = 3
-EXACT = 1e-12
 SINGLE_COUNTS = 1e-7  # TRL's n / (n - 1) and verl's alpha are quotients of counts, of single precision
 COUNTED = 1e-8  # verl adds 1e-8 to counts of tokens
 WEIGHED = 1e-6  # and to the weights of a baseline, which may be small
@@ -34,41 +30,32 @@ EVEN_LARGE = Kind(sizes=(4, 4, 4), scale=LARGE)
 ZEROS = Kind(equal=0.0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
-    """An estimator of ours, and what computes it elsewhere."""
-
-    advantage: str
-    keys: Mapping[str, Any] = field(default_factory=dict)
-    library: str
-    function: str
-    options: Mapping[str, Any] = field(default_factory=dict)
-    kind: Kind
-    near: float
-
-    def __str__(self) -> str:
-        options = "".join(f"-{name}={value}" for name, value in self.options.items())
-        return f"{self.advantage}-{self.library}-{self.function}{options}"
-
-
-def _verl(advantage: str, function: str, kind: Kind, near: float = EXACT, **options: Any) -> Callable[..., Case]:
+def _case(
+    advantage: str, library: str, function: str, kind: Kind, near: float, options: Mapping[str, Any]
+) -> Callable[..., Case]:
     def with_keys(**keys: Any) -> Case:
+        config = ADVANTAGES.get(advantage).config.model_validate({"name": advantage, **keys})
         return Case(
-            advantage=advantage, keys=keys, library="verl", function=function, options=options, kind=kind, near=near
+            name=advantage,
+            ours=lambda batch: advantages_of(reward_batch(batch), config),
+            library=library,
+            function=function,
+            options=options,
+            kind=kind,
+            near=near,
         )
 
     return with_keys
+
+
+def _verl(advantage: str, function: str, kind: Kind, near: float = EXACT, **options: Any) -> Callable[..., Case]:
+    return _case(advantage, "verl", function, kind, near, options)
 
 
 def _trl(
     advantage: str, kind: Kind, near: float, *, trainer: str = "GRPOTrainer", **options: Any
 ) -> Callable[..., Case]:
-    def with_keys(**keys: Any) -> Case:
-        return Case(
-            advantage=advantage, keys=keys, library="trl", function=trainer, options=options, kind=kind, near=near
-        )
-
-    return with_keys
+    return _case(advantage, "trl", trainer, kind, near, options)
 
 
 RLOO = "RLOOTrainer"
@@ -105,36 +92,16 @@ CASES = [
 
 @pytest.fixture(scope="module")
 def theirs() -> list[dict[str, Any]]:
-    """What the libraries compute. [cases x seeds]"""
-    batches, cases = {}, []
-    for place, case in enumerate(CASES):
-        for seed in range(SEEDS):
-            values = batch_of(case.kind, seed)
-            name = f"{place} {seed}"
-            batches[name] = {key: rows.tolist() for key, rows in values.items()}
-            cases.append({"library": case.library, "function": case.function, "options": case.options, "batch": name})
-    return answers("estimators.py", {"batches": batches, "cases": cases})
+    return estimates(CASES)
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
-@pytest.mark.parametrize(("place", "case"), enumerate(CASES), ids=[str(case) for case in CASES])
+@pytest.mark.parametrize("place", range(len(CASES)), ids=[f"{place}-{case}" for place, case in enumerate(CASES)])
 def test_the_advantages_are_the_librarys(
-    place: int,
-    case: Case,
-    seed: int,
-    theirs: list[dict[str, Any]],
-    record_property: Callable[[str, object], None],
+    place: int, seed: int, theirs: list[dict[str, Any]], record_property: Callable[[str, object], None]
 ) -> None:
-    answer = theirs[place * SEEDS + seed]
-    require(case.library, answer)
-    batch = batch_of(case.kind, seed)
-    config = ADVANTAGES.get(case.advantage).config.model_validate({"name": case.advantage, **case.keys})
-    ours = advantages_of(reward_batch(batch), config)
-    expected = torch.tensor(answer["values"], dtype=torch.float64)[batch["mask"].bool()]
-    record_property("largest_difference", float((ours - expected).abs().max()))
-    torch.testing.assert_close(ours, expected, rtol=case.near, atol=case.near)
-    assert ours.any(), "advantages of 0 compare nothing"
+    require_equal(CASES[place], seed, theirs[place * SEEDS + seed], record_property)
 
 
 def test_every_estimator_is_compared_but_maxrl() -> None:
-    assert {case.advantage for case in CASES} | {"maxrl"} == set(ADVANTAGES.own_names())
+    assert {case.name for case in CASES} | {"maxrl"} == set(ADVANTAGES.own_names())

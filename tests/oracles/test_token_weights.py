@@ -5,60 +5,44 @@ they count there, so that the weights alone are compared.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 import torch
-from tests.oracles.asking import answers, require
-from tests.oracles.batches import LONGEST, Kind, batch_of, token_batch
+from tests.oracles.asking import SEEDS, Case, estimates, require_equal
+from tests.oracles.batches import LONGEST, Kind, token_batch
 
 from dagrpo.algorithms.aggregation import Aggregation, Lengths, weights
 from dagrpo.algorithms.corrections import CORRECTIONS, off_policy_mask, weights_of
 from dagrpo.algorithms.tokens import TokenBatch
 
-SEEDS = 3
 KIND = Kind(sizes=(4, 4, 4))  # TRL knows no others
 UNCOUNTED = 1  # a sequence that has no part in the loss
 THRESHOLD = 0.03
-EXACT = 1e-12
 SHARES = 1e-6  # weights of tokens are of single precision here, and verl adds 1e-8 to lengths
 NO_LIMIT = 1e8
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
-    """What weighs tokens here, and what does elsewhere."""
-
-    name: str
-    ours: Callable[[TokenBatch], torch.Tensor]  # -> [tokens]
-    library: str
-    function: str
-    options: dict[str, Any] = field(default_factory=dict)
-    near: float = EXACT
-
-    def __str__(self) -> str:
-        return f"{self.name}-{self.library}-{self.function}"
 
 
 def _correction(name: str, library: str, function: str, keys: dict[str, float], **options: Any) -> Case:
     config = CORRECTIONS.get(name).config.model_validate({"name": name, **keys})
     return Case(
         name=name,
-        ours=lambda batch: weights_of(batch, config).per_token,
+        ours=lambda batch: weights_of(token_batch(batch), config).per_token,
         library=f"{library}_correction",
         function=function,
         options=options,
+        kind=KIND,
     )
 
 
 def _aggregation(aggregation: Aggregation, mode: str) -> Case:
     return Case(
         name=aggregation,
-        ours=lambda batch: _shares(batch, aggregation),
+        ours=lambda batch: _shares(token_batch(batch), aggregation),
         library="verl_aggregation",
         function=mode,
         options={"uncounted": UNCOUNTED, "loss_scale_factor": LONGEST},
+        kind=KIND,
         near=SHARES,
     )
 
@@ -136,10 +120,11 @@ CASES = [
     ),
     Case(
         name="off_policy_mask",
-        ours=lambda batch: off_policy_mask(batch, THRESHOLD).double(),
+        ours=lambda batch: off_policy_mask(token_batch(batch), THRESHOLD).double(),
         library="trl_off_policy_mask",
         function="get_off_policy_mask",
         options={"threshold": THRESHOLD},
+        kind=KIND,
     ),
     _aggregation("token-mean", "token-mean"),
     _aggregation("seq-mean-token-mean", "seq-mean-token-mean"),
@@ -150,32 +135,12 @@ CASES = [
 
 @pytest.fixture(scope="module")
 def theirs() -> list[dict[str, Any]]:
-    """What the libraries compute. [cases x seeds]"""
-    cases = [
-        {"library": case.library, "function": case.function, "options": case.options, "batch": str(seed)}
-        for case in CASES
-        for seed in range(SEEDS)
-    ]
-    batches = {str(seed): {name: rows.tolist() for name, rows in batch_of(KIND, seed).items()} for seed in range(SEEDS)}
-    return answers("estimators.py", {"batches": batches, "cases": cases})
+    return estimates(CASES)
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
-@pytest.mark.parametrize(
-    ("place", "case"), enumerate(CASES), ids=[f"{place}-{case}" for place, case in enumerate(CASES)]
-)
+@pytest.mark.parametrize("place", range(len(CASES)), ids=[f"{place}-{case}" for place, case in enumerate(CASES)])
 def test_a_token_weighs_what_it_does_in_the_library(
-    place: int,
-    case: Case,
-    seed: int,
-    theirs: list[dict[str, Any]],
-    record_property: Callable[[str, object], None],
+    place: int, seed: int, theirs: list[dict[str, Any]], record_property: Callable[[str, object], None]
 ) -> None:
-    answer = theirs[place * SEEDS + seed]
-    require(case.library.partition("_")[0], answer)
-    batch = batch_of(KIND, seed)
-    ours = case.ours(token_batch(batch))
-    expected = torch.tensor(answer["values"], dtype=torch.float64)[batch["mask"].bool()]
-    record_property("largest_difference", float((ours - expected).abs().max()))
-    torch.testing.assert_close(ours, expected, rtol=case.near, atol=case.near)
-    assert ours.any(), "weights of 0 compare nothing"
+    require_equal(CASES[place], seed, theirs[place * SEEDS + seed], record_property)

@@ -92,7 +92,11 @@ class GatheredWeights:
         assert self._world.is_rank_zero
         self._state = own_state(self._model)
         try:
-            yield self if self._owners else StateTensors(self._converted_whole())
+            yield (
+                self
+                if self._owners
+                else StateTensors(in_checkpoint_form(self._model, {name: self._whole(name) for name in self._state}))
+            )
         finally:
             self._end()
             self._world.broadcast(None)
@@ -169,10 +173,6 @@ class GatheredWeights:
         self._kept.clear()
         if self._memory is not None:
             self._memory.hold({}, self._whole)
-
-    def _converted_whole(self) -> dict[str, Tensor]:
-        """Convert all weights at once, if they cannot be converted one by one."""
-        return in_checkpoint_form(self._model, {name: self._whole(name) for name in self._state})
 
     def _whole(self, owner: str) -> Tensor:
         update = self._updates.get(owner)

@@ -48,12 +48,22 @@ class LowRank:
 
 def low_rank_updates(model: torch.nn.Module) -> dict[str, LowRank]:
     """Return the updates by their weights' names in the model without an adapter; {} if it has none."""
-    return {f"{name}.weight": _update_of(layer) for name, layer in _adapted_layers(model)}
+    return {
+        f"{name}.weight": LowRank(
+            up=layer.lora_B[NAME].weight, down=layer.lora_A[NAME].weight, scale=layer.scaling[NAME]
+        )
+        for name, layer in _adapted_layers(model)
+    }
 
 
 def without_adapter(state: Mapping[str, Tensor], model: torch.nn.Module) -> dict[str, Tensor]:
     """Return a state dict of the model as it would be without its adapter."""
-    added = {f"{name}.{part}" for name, layer in _adapted_layers(model) for part in _own_tensors(layer)}
+    added = {
+        f"{name}.{part}"
+        for name, layer in _adapted_layers(model)
+        for part in layer.state_dict()
+        if not part.startswith("base_layer.")
+    }
     return {name.replace(_BASE, "."): tensor for name, tensor in state.items() if name not in added}
 
 
@@ -125,11 +135,3 @@ def _adapted_layers(model: torch.nn.Module) -> Iterator[tuple[str, Any]]:
     for name, module in model.named_modules():
         if hasattr(module, "base_layer") and hasattr(module, "lora_A"):
             yield name, module
-
-
-def _update_of(layer: Any) -> LowRank:
-    return LowRank(up=layer.lora_B[NAME].weight, down=layer.lora_A[NAME].weight, scale=layer.scaling[NAME])
-
-
-def _own_tensors(layer: torch.nn.Module) -> Iterator[str]:
-    return (name for name in layer.state_dict() if not name.startswith("base_layer."))

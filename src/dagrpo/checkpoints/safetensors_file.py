@@ -38,7 +38,8 @@ CODES = {dtype: code for code, dtype in DTYPES.items()}
 
 def planned_safetensors(name: str, tensors: Tensors, metadata: Mapping[str, str]) -> PlannedFile:
     """Plan one file with all tensors; equal tensors give equal bytes. Writing it holds one tensor in memory."""
-    order = _file_order(tensors)
+    # The widest type first, so that each tensor is aligned; then by name, as the safetensors package does.
+    order = sorted(tensors.specs, key=lambda name: (-tensors.specs[name].dtype.itemsize, name))
     header = _header(tensors, order, metadata)
 
     def write(file: BinaryIO) -> None:
@@ -105,11 +106,6 @@ class SafetensorsFile:
                 f"{self.path}: tensor {name} has the type {code}, which is not supported: store it in another type."
             )
         return DTYPES[code]
-
-
-def _file_order(tensors: Tensors) -> list[str]:
-    """Order tensors by the widest type first, so that each is aligned; then by name, as the safetensors package does."""
-    return sorted(tensors.specs, key=lambda name: (-tensors.specs[name].dtype.itemsize, name))
 
 
 def _header(tensors: Tensors, names: list[str], metadata: Mapping[str, str]) -> bytes:

@@ -35,15 +35,10 @@ def model_to_shard(folder: Path, dtype: torch.dtype, world: World) -> tuple[PreT
     world.barrier()
     tensors = open_tensors(folder)
     model = empty_model(folder, dtype)
-    if _are_the_models_own(model, tensors):
-        return model, tensors
-    return build_model(folder, {name: tensors.read(name) for name in tensors.specs}, dtype), None
-
-
-def _are_the_models_own(model: PreTrainedModel, tensors: Tensors) -> bool:
-    """Return True if a model holds the checkpoint's tensors unconverted: same names, same shapes, nothing fused or renamed."""
     shapes = {name: tuple(tensor.shape) for name, tensor in own_state(model).items()}
-    return shapes == {name: spec.shape for name, spec in tensors.specs.items()} and is_in_checkpoint_form(model)
+    if shapes == {name: spec.shape for name, spec in tensors.specs.items()} and is_in_checkpoint_form(model):
+        return model, tensors  # the same names and shapes, nothing fused or renamed
+    return build_model(folder, {name: tensors.read(name) for name in tensors.specs}, dtype), None
 
 
 def read_weights(model: PreTrainedModel, tensors: Tensors) -> None:

@@ -56,14 +56,13 @@ class CastTensors:
 
     def __init__(self, tensors: Tensors, dtype: torch.dtype) -> None:
         self._tensors = tensors
-        self._dtype = dtype
-        self.specs = {name: self._cast_spec(spec) for name, spec in tensors.specs.items()}
+        self.specs = {
+            name: TensorSpec(dtype=dtype if spec.dtype.is_floating_point else spec.dtype, shape=spec.shape)
+            for name, spec in tensors.specs.items()
+        }
 
     def read(self, name: str) -> Tensor:
         return self._tensors.read(name).to(self.specs[name].dtype)
-
-    def _cast_spec(self, spec: TensorSpec) -> TensorSpec:
-        return TensorSpec(dtype=self._dtype if spec.dtype.is_floating_point else spec.dtype, shape=spec.shape)
 
 
 class SomeTensors:

@@ -15,7 +15,7 @@ from transformers import CONFIG_MAPPING
 from dagrpo.checkpoints.folder import AUXILIARY, CONFIG, new_checkpoint, require_config
 from dagrpo.checkpoints.formats.huggingface import HuggingFaceTensors
 from dagrpo.checkpoints.manifest import Manifest
-from dagrpo.checkpoints.tensors import CastTensors, SomeTensors, Tensors, total_bytes
+from dagrpo.checkpoints.tensors import CastTensors, SomeTensors, total_bytes
 from dagrpo.core.errors import UserError
 from dagrpo.models.chat_template import replace_chat_template
 from dagrpo.models.config import OWN_TEMPLATE, POLICY_SECTION, wanted_model
@@ -45,7 +45,10 @@ def make_hub(
     download = destination.parent / f".{destination.name}.{revision[:12]}.download"
     _download(repository, revision, download, section)
     _require_trainable(download, repository)
-    tensors = CastTensors(_without_tied_copy(download), dtype)
+    stored, tied = HuggingFaceTensors(download), read_object(download / CONFIG).get("tie_word_embeddings", False)
+    # Without an output layer that is a copy of the embedding: tied weights are stored once.
+    own = [name for name in stored.specs if not (tied and name == "lm_head.weight")]
+    tensors = CastTensors(SomeTensors(stored, own), dtype)
     with new_checkpoint(destination, total_bytes(tensors)) as folder:
         for path in sorted(download.iterdir()):
             if path.is_file() and not path.name.endswith((".safetensors", ".safetensors.index.json")):
@@ -87,10 +90,3 @@ def _require_trainable(folder: Path, repository: str) -> None:
         raise UserError(f"{repository} needs its own Python code, which is never run: choose another model.")
     if "quantization_config" in config:
         raise UserError(f"{repository} is quantized and cannot be trained: choose the model it was made from.")
-
-
-def _without_tied_copy(folder: Path) -> Tensors:
-    """Return the weights without an output layer that is a copy of the embedding: tied weights are stored once."""
-    tensors = HuggingFaceTensors(folder)
-    tied = read_object(folder / CONFIG).get("tie_word_embeddings", False)
-    return SomeTensors(tensors, [name for name in tensors.specs if not (tied and name == "lm_head.weight")])

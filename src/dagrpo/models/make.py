@@ -58,20 +58,18 @@ def make_teacher(
     match params.source:
         case "folder":
             assert source is not None, "an input of the stage"
-            manifest = _linked(source, destination, student)
+            require_format(source, read_manifest(source / MANIFEST), "huggingface")
+            require_same_vocabulary(source, student)
+            manifest = store.link(source, destination)
         case "hub":
             manifest = _of_the_hub(destination, params, max_pixels)
             require_same_vocabulary(destination, student)
         case "none" | "initial":
-            _say_why_it_is_empty(destination, params.source)
+            with atomic_folder(destination) as folder:
+                write_json(folder / ORIGIN, {"source": params.source})
+                write_json(folder / MANIFEST, {"files": {ORIGIN: asdict(entry_of(folder / ORIGIN))}})
             return [("teacher", "none" if params.source == "none" else "the policy that training begins with")]
     return summary_lines(destination, manifest)
-
-
-def _linked(source: Path, destination: Path, student: Path) -> Manifest:
-    require_format(source, read_manifest(source / MANIFEST), "huggingface")
-    require_same_vocabulary(source, student)
-    return store.link(source, destination)
 
 
 def _of_the_hub(destination: Path, params: Teacher, max_pixels: int | None) -> Manifest:
@@ -83,12 +81,6 @@ def _of_the_hub(destination: Path, params: Teacher, max_pixels: int | None) -> M
     return make_hub(
         destination, params.repository, params.revision, dtype, section=TEACHER_SECTION, max_pixels=max_pixels
     )
-
-
-def _say_why_it_is_empty(destination: Path, source: str) -> None:
-    with atomic_folder(destination) as folder:
-        write_json(folder / ORIGIN, {"source": source})
-        write_json(folder / MANIFEST, {"files": {ORIGIN: asdict(entry_of(folder / ORIGIN))}})
 
 
 def require_same_vocabulary(teacher: Path, student: Path) -> None:

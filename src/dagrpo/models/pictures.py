@@ -88,7 +88,8 @@ class PictureProcessor:
             raise UserError(f"{folder} has no {PREPROCESSOR}: copy that of the model it comes from into it.")
         limits = read_object(folder / PREPROCESSOR)
         _require_agreement(folder, config["vision_config"], limits)
-        _require_usable(folder, limits)
+        if (fault := next(_faults(limits), None)) is not None:
+            raise UserError(f"{folder / PREPROCESSOR}: {fault}: copy that of the model it comes from.")
         return cls(_tokens_of(folder, config), limits)
 
     @cached_property
@@ -205,14 +206,8 @@ def _require_agreement(folder: Path, vision: dict[str, Any], limits: dict[str, A
             )
 
 
-def _require_usable(folder: Path, limits: dict[str, Any]) -> None:
-    """Raise UserError for settings that the image processor would fail on, or that silently change the number of tokens."""
-    fault = next(_faults(limits), None)
-    if fault is not None:
-        raise UserError(f"{folder / PREPROCESSOR}: {fault}: copy that of the model it comes from.")
-
-
 def _faults(limits: dict[str, Any]) -> Iterator[str]:
+    """Yield settings that the image processor would fail on, or that silently change the number of tokens."""
     size = limits.get("size")
     if size is not None and (not isinstance(size, dict) or size.keys() != DEFAULT_SIZE.keys()):
         yield f"size is not {' and '.join(DEFAULT_SIZE)}"

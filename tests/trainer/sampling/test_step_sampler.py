@@ -126,9 +126,7 @@ def test_excluded_trajectories_have_no_part_in_advantages(permuted: bool, tmp_pa
 
 
 def test_too_many_excluded_trajectories_stop_the_run(tmp_path: Path) -> None:
-    with pytest.raises(
-        UserError, match=r"step 1: 6 of 16 trajectories were excluded.*'no server' \(6 times\)"
-    ) as refused:
+    with pytest.raises(UserError, match=r"step 1: 6 of 16 trajectories were excluded.*'no server' \(6") as refused:
         _rollouts_of_a_flaky_agent(tmp_path, permuted=False, max_excluded=0.3)
     kept = tmp_path / "state" / "refused" / "attempts_step_00001.parquet"
     assert str(refused.value).endswith(f"Every attempt is in {kept}.")

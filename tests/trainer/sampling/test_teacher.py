@@ -187,9 +187,7 @@ def test_a_sequence_that_is_too_long_or_begins_otherwise_is_refused() -> None:
     with pytest.raises(UserError, match="would read 6 tokens, and it takes less than 6"):
         short.score(_rollouts(SAMPLE))
     pictured = replace(PROBLEM, row=replace(PROBLEM.row, images=(picture(),)))
-    with pytest.raises(
-        UserError, match=r"or lower model\.max_pixels so that its pictures take fewer, or take a teacher"
-    ):
+    with pytest.raises(UserError, match=r"or lower model\.max_pixels so that its pictures take fewer, or take a"):
         short.score(_rollouts(SAMPLE, problem=pictured))
     longer = Teacher(engine=ScriptedEngine(), prompt=_longer, lockstep=True, longest=100)
     with pytest.raises(UserError, match="row 3: the chat template rewrites the prompt"):

@@ -19,6 +19,7 @@ def megatron_arguments(config: ModelConfig) -> list[str]:
         raise UserError(
             f"config.json asks for the activation {values['hidden_act']}: only silu has a table for Megatron."
         )
+    has_bias = shape.attention_bias and any(rule.only_if == "attention_bias" for rule in config.family.rules)
     return [
         *_sizes(shape, values["max_position_embeddings"]),
         "--normalization RMSNorm",
@@ -26,7 +27,8 @@ def megatron_arguments(config: ModelConfig) -> list[str]:
         *_rotary(config),
         "--swiglu",
         "--disable-bias-linear",
-        *_of_family(config),
+        *config.family.arguments,
+        *(["--add-qkv-bias"] if has_bias else []),
         *(["--untie-embeddings-and-output-weights"] if shape.untied else []),
         *_experts(config),
         *_window(config),
@@ -76,11 +78,6 @@ def _rotary(config: ModelConfig) -> list[str]:
         f"config.json scales the rotary embedding as {rope}, for which Megatron has no argument: "
         "remove the scaling, or keep checkpoint.format dcp."
     )
-
-
-def _of_family(config: ModelConfig) -> list[str]:
-    has_bias = config.shape.attention_bias and any(rule.only_if == "attention_bias" for rule in config.family.rules)
-    return [*config.family.arguments, *(["--add-qkv-bias"] if has_bias else [])]
 
 
 def _experts(config: ModelConfig) -> list[str]:

@@ -128,17 +128,14 @@ class DistcpPlan:
 
     def _append(self, item: _Item, size: int) -> _StorageInfo:
         """Append an item to a file with room for it. `size`: of the values, in bytes."""
-        file = self._file_with_room(size)
+        if not self._files or self._files[-1].bytes + size > self._max_file_bytes:
+            self._files.append(_DistcpFile())
+        file = self._files[-1]
         start, length = file.bytes, len(item.before) + size + len(item.after)
         padding = -length % _ALIGNMENT
         file.items += [item, _Item(before=b"\0" * padding)]
         file.bytes += length + padding
         return _StorageInfo(relative_path=f"__0_{len(self._files) - 1}.distcp", offset=start, length=length)
-
-    def _file_with_room(self, size: int) -> _DistcpFile:
-        if not self._files or self._files[-1].bytes + size > self._max_file_bytes:
-            self._files.append(_DistcpFile())
-        return self._files[-1]
 
 
 class _Pickler(pickle.Pickler):

@@ -121,7 +121,11 @@ class MegatronTensors:
         self._pieces = layout.names
         self._places = {piece: self._place(piece) for piece in layout.pieces}
         self._require_all_used()
-        self.specs = dict(sorted(self._named_specs(layout)))
+        self.specs = {
+            name: TensorSpec(dtype=self._reader.specs[self._places[piece][0]].dtype, shape=shape)
+            for piece in layout.pieces
+            for name, shape in zip(piece.names, piece.shapes, strict=True)
+        }
 
     def read(self, name: str) -> Tensor:
         piece = self._pieces[name]
@@ -185,9 +189,3 @@ class MegatronTensors:
                     f"{self._folder} holds the tensor {key}, which the architecture of config.json does not have: "
                     "use the config.json of the model that was trained."
                 )
-
-    def _named_specs(self, layout: Layout) -> Iterator[tuple[str, TensorSpec]]:
-        for piece in layout.pieces:
-            dtype = self._reader.specs[self._places[piece][0]].dtype
-            for name, shape in zip(piece.names, piece.shapes, strict=True):
-                yield name, TensorSpec(dtype=dtype, shape=shape)

@@ -29,6 +29,7 @@ from dagrpo.trainer.foreign.files import (
     require_finished,
     run_check,
     take_outputs,
+    train_missing_steps,
     write_inputs,
 )
 from dagrpo.trainer.foreign.nodes import SECONDS_TO_SEE_A_FILE, Nodes, log_of
@@ -92,20 +93,18 @@ def train_with_verl(run: TrainingRun, settings: Mapping[str, Any], report: Repor
 
     same = SAME if several_turns else SAME | LENGTHS
     attempts = Attempts(folder, partial(read_line, same=same, trainer="verl"))
-    rows = attempts.metrics(finished)
-    if finished < run.training.steps:
+
+    def go_on(rows: list[Metrics]) -> list[Metrics]:
         _require_same_processes(checkpoints, finished, run.runtime.training.processes * run.runtime.nodes)
         remove_others(checkpoints, finished)
         try:
-            rows = _run_verl(run, nodes, attempts, keys.get(CORES), compare, rows)
+            return _run_verl(run, nodes, attempts, keys.get(CORES), compare, rows)
         except TransientError:
             comparison.require_graded()
             comparison.require_any_learned()
             raise
-    else:
-        nodes.dismiss()
-        for step, row in enumerate(rows, start=1):
-            compare(step, row)
+
+    rows = train_missing_steps(run, nodes, attempts, finished, compare, go_on)
     finished = latest(checkpoints)
     require_finished(run, finished, "verl")
     weights = checkpoints / f"global_step_{finished}" / "actor" / HUGGINGFACE

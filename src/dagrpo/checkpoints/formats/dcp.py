@@ -11,7 +11,7 @@ import json
 import math
 import warnings
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
 
@@ -83,11 +83,8 @@ class _PlannedTensors:
 
     def metadata(self) -> dict[str, str]:
         """Return the metadata that HuggingFaceStorageReader needs: the offset of each chunk in its whole tensor."""
-        offsets = {}
-        for name, item in sorted(self._items.items()):
-            assert item.tensor_data is not None
-            offsets[name] = {"saved_offsets": list(item.tensor_data.chunk.offsets)}
-        return {"DCP_SHARDING_INFO": json.dumps(offsets), "DCP_VERSION": "1.0", "format": "pt"}
+        data = {name: item.tensor_data for name, item in self._items.items()}
+        return _metadata({name: each.chunk.offsets for name, each in data.items() if each is not None})
 
     def results(self, file: tuple[str, str, int]) -> list[WriteResult]:
         """Return each tensor's result for rank 0: the name, sha256 and length of its file."""
@@ -200,17 +197,17 @@ def write_weights(
 
 def planned_files(tensors: Tensors, max_shard_bytes: int) -> list[PlannedFile]:
     """Plan the files of weights held whole by one process. If one file is enough, it equals that of `write_weights`."""
-    shards = plan_shards(tensors, max_shard_bytes)
-    return [
-        planned_safetensors(_file_of_rank(1, number, len(shards)), shard, _metadata_of_whole(shard))
-        for number, shard in enumerate(shards, start=1)
-    ]
+    shards, files = plan_shards(tensors, max_shard_bytes), []
+    for number, shard in enumerate(shards, start=1):
+        metadata = _metadata({name: [0] * len(spec.shape) for name, spec in shard.specs.items()})
+        files.append(planned_safetensors(_file_of_rank(1, number, len(shards)), shard, metadata))
+    return files
 
 
-def _metadata_of_whole(tensors: Tensors) -> dict[str, str]:
-    """Return metadata in which every chunk is a whole tensor, at offset 0."""
-    offsets = {name: {"saved_offsets": [0] * len(spec.shape)} for name, spec in sorted(tensors.specs.items())}
-    return {"DCP_SHARDING_INFO": json.dumps(offsets), "DCP_VERSION": "1.0", "format": "pt"}
+def _metadata(offsets: Mapping[str, Sequence[int]]) -> dict[str, str]:
+    """Return the metadata of a file whose chunks begin at these offsets of their tensors."""
+    places = {name: {"saved_offsets": list(start)} for name, start in sorted(offsets.items())}
+    return {"DCP_SHARDING_INFO": json.dumps(places), "DCP_VERSION": "1.0", "format": "pt"}
 
 
 class Dcp(CheckpointFormat):

@@ -3,7 +3,6 @@
 It lies beside config and tokenizer. Reading maps the files and writing streams them: neither ever holds the whole model.
 """
 
-from collections.abc import Mapping
 from pathlib import Path
 
 from torch import Tensor
@@ -27,7 +26,8 @@ class HuggingFaceTensors:
         self.specs: dict[str, TensorSpec] = {}
         self._files: dict[str, SafetensorsFile] = {}  # by tensor
         files = {file: SafetensorsFile(folder / file) for file in files_of_weights(folder)}
-        weight_map = _weight_map(folder, files)
+        whole = dict.fromkeys(files[WEIGHTS].names, WEIGHTS) if WEIGHTS in files else {}
+        weight_map = read_weight_map(folder / INDEX) if (folder / INDEX).is_file() else whole
         for name, file in sorted(weight_map.items()):
             if name not in files[file].names:
                 raise UserError(
@@ -71,10 +71,3 @@ class HuggingFace(CheckpointFormat):
 
 
 FORMAT = HuggingFace()
-
-
-def _weight_map(folder: Path, files: Mapping[str, SafetensorsFile]) -> dict[str, str]:
-    """Return the file that holds each tensor."""
-    if (folder / INDEX).is_file():
-        return read_weight_map(folder / INDEX)
-    return dict.fromkeys(files[WEIGHTS].names, WEIGHTS)

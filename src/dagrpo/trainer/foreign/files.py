@@ -20,7 +20,8 @@ from dagrpo.core.trajectory import Prompt
 from dagrpo.models.pictures import processor_of
 from dagrpo.rollout.prompts import PromptRenderer
 from dagrpo.trainer.backend_files import SHARD_BYTES, Metrics, take_weights, write_tables
-from dagrpo.trainer.run import TrainingRun
+from dagrpo.trainer.foreign.nodes import Nodes
+from dagrpo.trainer.run import Report, TrainingRun
 from dagrpo.trainer.sampling.prompt_sampler import read_training_prompts
 from dagrpo.utils.files import read_json, remove, write_json
 from dagrpo.utils.tables import read_parquet, write_parquet
@@ -157,6 +158,24 @@ def latest(checkpoints: Path) -> int:
     if tracker.is_file() and not tracker.read_text().strip():
         tracker.write_text(str(max(int(folder.name.rpartition("_")[2]) for folder in checkpoints.glob("*_*[0-9]"))))
     return int(tracker.read_text()) if tracker.is_file() else 0
+
+
+def train_missing_steps(
+    run: TrainingRun,
+    nodes: Nodes,
+    attempts: Attempts,
+    finished: int,
+    report: Report,
+    train: Callable[[list[Metrics]], list[Metrics]],
+) -> list[Metrics]:
+    """Return the metrics of all steps: `train` makes those after the `finished` ones, whose metrics it gets, if any are left."""
+    rows = attempts.metrics(finished)
+    if finished < run.training.steps:
+        return train(rows)
+    nodes.dismiss()
+    for step, row in enumerate(rows, start=1):
+        report(step, row)
+    return rows
 
 
 def require_finished(run: TrainingRun, finished: int, trainer: str) -> None:

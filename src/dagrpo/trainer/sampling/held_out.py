@@ -7,7 +7,6 @@ one.
 """
 
 import logging
-from collections.abc import Iterator
 from pathlib import Path
 from statistics import fmean
 
@@ -47,7 +46,12 @@ class HeldOutEvaluations:
         self._known = set[int]()  # steps whose evaluations an earlier execution has recorded
         self.last_step = run.training.steps  # after which training.patience ends the run, as far as is known
         self.is_on = run.training.evaluate_every > 0
-        self._tasks = list(_tasks_of(run, tokenizer)) if self.is_on else []
+        self._tasks: list[HeldOut] = []
+        if self.is_on:
+            learned, problems = identities(run.train_split), run.training.evaluation_problems
+            self._tasks = [
+                held_out(_attempts(run, splits), problems, learned, tokenizer) for splits in run.held_out_splits
+            ]
 
     def require_whole(self, steps: int) -> None:
         """Check the recorded evaluations of the policies before that of `steps` steps, whose state can repeat its own evaluation.
@@ -126,12 +130,6 @@ class HeldOutEvaluations:
 
     def _file(self, step: int) -> Path:
         return self._folder / f"step_{step:05d}.json"
-
-
-def _tasks_of(run: TrainingRun, tokenizer: PreTrainedTokenizerBase) -> Iterator[HeldOut]:
-    learned = identities(run.train_split)
-    for splits in run.held_out_splits:
-        yield held_out(_attempts(run, splits), run.training.evaluation_problems, learned, tokenizer)
 
 
 def _attempts(run: TrainingRun, splits: HeldOutSplits) -> SplitAttempts:

@@ -82,7 +82,12 @@ def write(folder: Path, pending: PendingBatches) -> dict[str, FileEntry]:
     paths = []
     if pending.parts:
         paths.append(folder / FOLDER / _PARTS)
-        rows = [_part(at, index, part) for at, parts in pending.parts.items() for index, part in parts.items()]
+        rows = [
+            {name: getattr(part.completion, name) for name in Completion.__slots__}
+            | {"place": place, "sample_index": index, "seed": part.seed}
+            for place, parts in pending.parts.items()
+            for index, part in parts.items()
+        ]
         write_parquet(paths[-1], pa.Table.from_pylist(rows, schema=_PART))
     for step, batch in pending.batches.items():
         paths.append(folder / FOLDER / step_file(step + 1))
@@ -116,11 +121,6 @@ def _parts(path: Path) -> Mapping[int, Parts]:
         )
         parts.setdefault(row["place"], {})[row["sample_index"]] = Part(seed=row["seed"], completion=completion)
     return parts
-
-
-def _part(place: int, sample_index: int, part: Part) -> dict[str, Any]:
-    values = {name: getattr(part.completion, name) for name in Completion.__slots__}
-    return values | {"place": place, "sample_index": sample_index, "seed": part.seed}
 
 
 def _read_columns(stored: Mapping[str, Any]) -> dict[str, Any]:
@@ -190,15 +190,14 @@ def _row(graded: GradedTrajectory, teacher_logprobs: list[float]) -> dict[str, A
     trajectory = graded.trajectory
     return {
         "problem_index": trajectory.prompt.index,
-        "samples": [_stored(sample) for sample in trajectory.samples],
+        "samples": [
+            {name: getattr(sample, name) for name in _SAMPLE.names} | {"loss_mask": [*map(bool, sample.loss_mask)]}
+            for sample in trajectory.samples
+        ],
         "teacher_logprobs": teacher_logprobs,
         "trajectory": json.dumps(_rest(trajectory)),
         "score": json.dumps(asdict(graded.score)),
     }
-
-
-def _stored(sample: TokenSample) -> dict[str, Any]:
-    return {name: getattr(sample, name) for name in _SAMPLE.names} | {"loss_mask": [*map(bool, sample.loss_mask)]}
 
 
 def _rest(trajectory: Trajectory) -> dict[str, Any]:

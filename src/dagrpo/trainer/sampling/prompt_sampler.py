@@ -152,7 +152,8 @@ def read_training_prompts(path: Path, renderer: PromptRenderer, training: Traini
     Raises UserError if a row is too long or lacks the pass rate that the order needs, or if too few are left.
     """
     rows = read_split(path)
-    chosen = [(index, row) for index, row in enumerate(rows) if _in_range(row, training)]
+    low, high = training.min_pass_rate, training.max_pass_rate
+    chosen = [(at, row) for at, row in enumerate(rows) if row.pass_rate is None or low <= row.pass_rate <= high]
     if training.order == "easy_first":
         _require_pass_rates(chosen, path)
     limit = PromptLimit(
@@ -168,10 +169,6 @@ def read_training_prompts(path: Path, renderer: PromptRenderer, training: Traini
             f"({training.prompts_per_step}): lower the latter, or widen the range."
         )
     return prompts
-
-
-def _in_range(row: Row, training: Training) -> bool:
-    return row.pass_rate is None or training.min_pass_rate <= row.pass_rate <= training.max_pass_rate
 
 
 def _require_pass_rates(rows: Iterable[tuple[int, Row]], source: Path) -> None:

@@ -139,7 +139,8 @@ def require_no_impossible_group(
         return
     for group in _groups(trajectories, group_size):
         learned = [each for each in group if each.learned]
-        if len({_tokens(each) for each in learned}) != 1 or len(learned) < 2:
+        written = {tuple(sample.completion_ids.tobytes() for sample in each.samples) for each in learned}
+        if len(written) != 1 or len(learned) < 2:
             continue
         logprob = (len(learned) - 1) * sum(math.fsum(s.completion_logprobs) for s in learned[0].samples)
         if logprob < math.log(coincidence):
@@ -149,10 +150,6 @@ def require_no_impossible_group(
                 f"(training.gates.coincidence): the engine does not sample each by itself. Look at its "
                 "seeds (sampling_seed needs --enable-deterministic-inference) and at what caches completions."
             )
-
-
-def _tokens(trajectory: Trajectory) -> tuple[bytes, ...]:
-    return tuple(sample.completion_ids.tobytes() for sample in trajectory.samples)
 
 
 def _groups(trajectories: Sequence[Trajectory], size: int) -> Iterator[Sequence[Trajectory]]:

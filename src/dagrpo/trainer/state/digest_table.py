@@ -99,28 +99,17 @@ def joint_digest(digests: TensorDigests) -> str:
 SCHEMA = pa.schema(
     [
         required("step", pa.int32()),  # from 1
-        required("processes", pa.int32()),
-        required("copies", pa.int32()),
-        required("threads", pa.int32()),
-        required("micro_batch_size", pa.int32()),
-        required("micro_batch_tokens", pa.int32()),
-        required("micro_batch_patches", pa.int32()),
-        required("head_chunk_tokens", pa.int32()),
-        required("layout", pa.string()),
-        required("share_prompts", pa.bool_()),
-        required("reduce_gradients", pa.string()),
-        required("compiled", pa.bool_()),
-        required("device", pa.string()),
-        required("hashed_by", pa.string()),
-        required(
-            "kind", pa.string()
-        ),  # gradient or weights; none: neither was recorded, and the rest of the row is empty
+        *(
+            required(each.name, {int: pa.int32(), bool: pa.bool_()}.get(each.type, pa.string()))
+            for each in fields(Computed)
+        ),
+        # gradient or weights; none: neither was recorded, and the rest of the row is empty
+        required("kind", pa.string()),
         required("update", pa.int32()),  # of the step, from 1: after it, for weights
         required("tensor", pa.string()),
         required("digest", pa.string()),
     ]
 )
-assert [field.name for field in fields(Computed)] == SCHEMA.names[1 : 1 + len(fields(Computed))]
 
 
 def digest_table(steps: Mapping[int, StepDigests]) -> pa.Table:

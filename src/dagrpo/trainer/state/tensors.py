@@ -25,11 +25,6 @@ KEPT_WHILE_RUNNING = 2  # of a run at a time, the one that is being written incl
 Beside = Callable[[Path], dict[str, FileEntry]]
 
 
-def _nothing_beside(folder: Path) -> dict[str, FileEntry]:
-    """Write no further files: the default of a state with only weights and optimizer."""
-    return {}
-
-
 def resume(
     root: Path,
     steps: int,
@@ -61,7 +56,7 @@ def save(
     notes: Any = None,
     keep: int = KEPT_WHILE_RUNNING,
     base: str | None = None,
-    beside: Beside = _nothing_beside,
+    beside: Beside = lambda folder: {},
 ) -> None:
     """Write the state after `step` finished steps; of those up to it, keep the newest `keep`. Every rank writes its part.
 

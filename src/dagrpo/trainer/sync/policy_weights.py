@@ -87,7 +87,8 @@ class PolicyWeights:
         """Yield the tensors of a weight sync, on rank 0, while the other ranks run `give_parts`."""
         self._return_unused_memory()
         with self._after_steps.reading() as tensors:
-            yield self._frozen_if_stale(tensors)
+            # A copy with staleness: the engine may sample with these weights while the policy is updated.
+            yield copy_in_memory(tensors) if self._stale else tensors
 
     def give_parts(self) -> None:
         """Contribute this rank's parts to a weight sync, on every rank but 0."""
@@ -98,10 +99,6 @@ class PolicyWeights:
         """Return the GPU memory that torch caches, on every rank, before any server comes back to its GPU."""
         if self._shares_gpus:
             self._world.free_cached()
-
-    def _frozen_if_stale(self, tensors: Tensors) -> Tensors:
-        """Return a copy if staleness is on: the engine may sample with these weights while the policy is updated."""
-        return copy_in_memory(tensors) if self._stale else tensors
 
 
 def copy_in_memory(weights: Tensors) -> Tensors:
