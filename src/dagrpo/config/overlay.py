@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 from dagrpo.config.documents import yaml_value as written
@@ -62,6 +63,11 @@ def nested(keys: list[str], value: Any) -> dict[str, Any]:
     """Return a value in the sections that its keys name."""
     first, *rest = keys
     return {first: nested(rest, value) if rest else value}
+
+
+def with_keys(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Lay values over nested ones, each in the sections that its dotted key names."""
+    return reduce(merged, (nested(key.split("."), value) for key, value in changes.items()), dict(values))
 
 
 def _typed(key: str, value: Any, source: str) -> Any:

@@ -171,7 +171,7 @@ def _of_this_cpu(params: Params) -> Speed:
         update=CPU_SHARE * training,
         fine_tuning=CPU_SHARE * _flops(params.sft.dtype, sft_threads),
         sampling=sampling,
-        bandwidth=_bandwidth(),
+        bandwidth=READ_BYTES / _fastest(torch.ones(READ_BYTES // 4).sum, 1),
         cache_bandwidth=CPU_CACHE_BANDWIDTH,
         per_step=CPU_SECONDS_PER_STEP,
         cores=cores,
@@ -199,12 +199,6 @@ def _flops(dtype: str, threads: int) -> float:
     """Return the FLOPs per second of the fastest of several matrix products."""
     matrix = torch.ones(SIDE, SIDE, dtype=getattr(torch, dtype))
     return 2 * SIDE**3 / _fastest(lambda: matrix @ matrix, threads)
-
-
-def _bandwidth() -> float:
-    """Return the bytes per second that one thread reads."""
-    values = torch.ones(READ_BYTES // 4)
-    return READ_BYTES / _fastest(values.sum, 1)
 
 
 def _fastest(work: Callable[[], object], threads: int) -> float:

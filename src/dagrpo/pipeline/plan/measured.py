@@ -5,6 +5,7 @@ A stage counts if it has read the parameters that it would read today; the numbe
 
 from collections import defaultdict
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import mean
@@ -34,8 +35,11 @@ class Measured:
 def measured(params: Params) -> Measured:
     """Return the recorded times of the experiment that these parameters name."""
     name = params.experiment.name
-    records = {path: each for path in provenances_of(name) if (each := _record(path)) is not None}
-    current = {path: each for path, each in records.items() if _is_the_same(params, each)}
+    current = dict[Path, ExecutionRecord]()
+    for path in provenances_of(name):
+        with suppress(UserError):  # damaged: `dagrpo status` says so
+            if _is_the_same(params, record := read_record(path)):
+                current[path] = record
     seconds_by_stage, beside = defaultdict[str, list[float]](list), list[float]()
     for account in read_accounts(LOGS / name, list(current)).values():
         if account.stage == TRAIN and account.seed is not None and not account.is_taken_over:
@@ -45,21 +49,18 @@ def measured(params: Params) -> Measured:
     seeds = sorted({each.seed for each in current.values() if each.stage == TRAIN and each.seed is not None})
     # All steps but the first, which warms up; the first one if it is the only one.
     steps = [step for seed in seeds for step in (_steps(name, seed)[1:] or _steps(name, seed))]
+    names = sorted({name for step in steps for name in step if name.endswith(SECONDS)})
+    # A part that a step lacks counts as 0.
+    means = {name: mean(step.get(name, 0.0) for step in steps) for name in names}
+    parts = {n.removeprefix(GROUP).removesuffix(SECONDS).replace("_", " "): value for n, value in means.items()}
     # One that was resumed has taken steps before; where they are few, this is too little.
     whole = [seconds for seconds in beside if seconds > 0]
     return Measured(
         stages={stage: mean(seconds) for stage, seconds in seconds_by_stage.items()},
-        steps=_means(steps),
+        steps=parts,
         number=len(steps),
         beside_steps=mean(whole) if whole else None,
     )
-
-
-def _record(provenance: Path) -> ExecutionRecord | None:
-    try:
-        return read_record(provenance)
-    except UserError:  # damaged: `dagrpo status` says so
-        return None
 
 
 def _is_the_same(params: Params, record: ExecutionRecord) -> bool:
@@ -79,12 +80,3 @@ def _steps(experiment: str, seed: int) -> list[dict[str, float]]:
     if not metrics.is_file():
         return []
     return read_times(LOGS / experiment / f"seed_{seed}", metrics) or []
-
-
-def _means(steps: list[dict[str, float]]) -> dict[str, float]:
-    """Return the mean seconds by part, such as "rollouts"; a part that a step lacks counts as 0."""
-    names = sorted({name for step in steps for name in step if name.endswith(SECONDS)})
-    return {
-        name.removeprefix(GROUP).removesuffix(SECONDS).replace("_", " "): mean(step.get(name, 0.0) for step in steps)
-        for name in names
-    }

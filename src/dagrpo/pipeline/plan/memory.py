@@ -7,9 +7,8 @@ from functools import partial
 from dagrpo.config.schema import Params
 from dagrpo.engine import engine_of
 from dagrpo.engine.config import EngineConfig
-from dagrpo.pipeline.plan.amounts import BYTES, FLOAT32, Item, Memory, memory, size
+from dagrpo.pipeline.plan.amounts import BYTES, FLOAT32, Item, Lengths, Memory, memory, size, usual_prompt
 from dagrpo.pipeline.plan.models import Models, Shape
-from dagrpo.pipeline.plan.sequences import Lengths, usual_prompt
 from dagrpo.pipeline.plan.training import AT_REST, Training, of_sft, of_train, trains_itself
 from dagrpo.pipeline.stages import convert, export, model, sample, sft, teacher, train
 from dagrpo.rollout.attempts_file import is_kept
@@ -42,9 +41,18 @@ def stages(params: Params, models: Models, *, on_gpu: bool, memory: int | None =
     memory: of a GPU, in bytes, of which a cache without a size takes what is left; None: it is not counted.
     Raises UserError for an unknown task, or an adapter that names no layer.
     """
-    of_sft = [_sft(params, models, on_gpu=on_gpu)] if params.sft.steps else []
-    training = [_train(params, models, on_gpu=on_gpu, memory=memory)] if trains_itself(params) else []
-    return [*of_sft, *training, _sample(params, models, on_gpu=on_gpu, memory=memory)]
+    found = list[StageMemory]()
+    if params.sft.steps:
+        training = of_sft(params, models, gpu=on_gpu)
+        on_device = (training.memory(),) * (1 if on_gpu else training.processes)
+        on_host = _loading(models.policy) if on_gpu else ()
+        found.append(StageMemory(stage=sft.STAGE.name, on_device=on_device, on_host=on_host))
+    if trains_itself(params):
+        found.append(_train(params, models, on_gpu=on_gpu, memory=memory))
+    engine, dtype = params.runtime.engine.on_one_machine, params.rollout.dtype
+    tokens, most = cache_tokens(models.policy, engine, dtype, memory), engine.max_running_requests
+    servers = _own_server(SERVER, params, models.policy, engine, most, on_gpu=on_gpu, tokens=tokens)
+    return [*found, StageMemory(stage=sample.STAGE.name, on_device=tuple(server for _, server in servers))]
 
 
 def longest_sequence(params: Params, models: Models) -> int:
@@ -99,15 +107,6 @@ def _of_server(
     yield Item(name="the processes themselves", bytes=processes, how=how)
 
 
-def _sft(params: Params, models: Models, *, on_gpu: bool) -> StageMemory:
-    training = of_sft(params, models, gpu=on_gpu)
-    return StageMemory(
-        stage=sft.STAGE.name,
-        on_device=(training.memory(),) * (1 if on_gpu else training.processes),
-        on_host=_loading(models.policy) if on_gpu else (),
-    )
-
-
 def _train(params: Params, models: Models, *, on_gpu: bool, memory: int | None) -> StageMemory:
     training = of_train(params, models, gpu=on_gpu)
     ranks = (training.memory(),) * (1 if on_gpu else params.runtime.training.processes)
@@ -116,9 +115,14 @@ def _train(params: Params, models: Models, *, on_gpu: bool, memory: int | None) 
     if not on_gpu:
         together = (*ranks, *(server for _, server in servers), *synced)
         return StageMemory(stage=train.STAGE.name, on_device=together)
+    # What a process gathers for the engine, and still caches when a server's key-value cache comes back.
+    largest = models.policy.text.vocab_size * models.policy.text.hidden_size * BYTES[params.rollout.dtype]
+    bucket = max(engine_of(params.runtime.engine).footprint.sync_bytes, largest)
+    how = "a bucket, and the largest tensor gathered for it"
+    gathered = Item(name="weights on their way", bytes=bucket + largest, how=how)
     return StageMemory(
         stage=train.STAGE.name,
-        on_device=_fullest_gpu(ranks, servers, _gathered(params, models.policy)),
+        on_device=_fullest_gpu(ranks, servers, gathered),
         on_host=(*_loading(models.policy), *synced),
     )
 
@@ -127,15 +131,6 @@ def held_beside(params: Params, training: Training) -> int:
     """Return the bytes that a process holds of a server's GPU when it starts: weights and moments; 0 if they have different GPUs."""
     engine = params.runtime.engine
     return 0 if engine.own_gpus or engine.serves_elsewhere else training.memory().only(AT_REST).total
-
-
-def _gathered(params: Params, shape: Shape) -> Item:
-    """Return what a process gathers for the engine, and still caches when a server's key-value cache comes back."""
-    largest = shape.text.vocab_size * shape.text.hidden_size * BYTES[params.rollout.dtype]
-    bucket = max(engine_of(params.runtime.engine).footprint.sync_bytes, largest)
-    return Item(
-        name="weights on their way", bytes=bucket + largest, how="a bucket, and the largest tensor gathered for it"
-    )
 
 
 def _fullest_gpu(
@@ -152,15 +147,6 @@ def _fullest_gpu(
             updating.append(server.only(LEFT_BEHIND) if config.release_memory else server)
             sampling.append(server)
     return tuple(max((updating, sampling, *alone), key=lambda together: sum(each.total for each in together)))
-
-
-def _sample(params: Params, models: Models, *, on_gpu: bool, memory: int | None) -> StageMemory:
-    engine = params.runtime.engine.on_one_machine
-    tokens = cache_tokens(models.policy, engine, params.rollout.dtype, memory)
-    servers = _own_server(
-        SERVER, params, models.policy, engine, engine.max_running_requests, on_gpu=on_gpu, tokens=tokens
-    )
-    return StageMemory(stage=sample.STAGE.name, on_device=tuple(server for _, server in servers))
 
 
 def _servers(
@@ -293,17 +279,12 @@ def _checkpoint(stage: str, weights: int, dtype: str, copies: int) -> Item:
 def _states(params: Params, models: Models) -> Iterator[Item]:
     """Yield the states of train while the last seed runs, and those that sft has left."""
     seeds, keep = len(params.experiment.seeds), params.runtime.training.keep_states
-    trained, moments = (
-        models.policy.trained(params.training.lora, params.training.vision),
-        params.training.moments_dtype,
-    )
+    trained = models.policy.trained(params.training.lora, params.training.vision)
+    moments = params.training.moments_dtype
     number = max(keep, KEPT_WHILE_RUNNING) + keep * (seeds - 1)
     how = f"{number} x a weight in float32 and two moments in {moments} of {trained.trained:,} trained parameters"
     yield Item(name=STATES, bytes=number * state_bytes(trained.trained, moments), how=how)
     tuned = models.policy.trained(params.sft.lora, params.sft.vision).trained if params.sft.steps else 0
-    how = f"{seeds * KEPT_STATES} at the end of their runs"
-    yield Item(
-        name=f"states of {sft.STAGE.name}",
-        bytes=seeds * KEPT_STATES * state_bytes(tuned, params.sft.moments_dtype),
-        how=how,
-    )
+    kept = seeds * KEPT_STATES
+    left = kept * state_bytes(tuned, params.sft.moments_dtype)
+    yield Item(name=f"states of {sft.STAGE.name}", bytes=left, how=f"{kept} at the end of their runs")

@@ -40,10 +40,21 @@ class Shape:
     """Size of a model for a plan: of any family, experts and vision towers included."""
 
     model: PreTrainedModel  # on the meta device, so without values
+    text: Any  # config of the language model
+    vision: Any  # config of the vision tower; None: the model takes no pictures
+    arithmetic: Arithmetic
     weights: int
     block: int  # weights of the largest block, which FSDP gathers as one
     outside: int  # weights outside the blocks: embeddings, head, norms
-    arithmetic: Arithmetic
+    positions: int  # tokens of the longest context
+    key_value_heads: int  # with a key and a value, in each layer
+    keys: int  # numbers of a token's keys in a layer; it has as many values
+    queries: int  # numbers of a token's queries in a layer
+    cached_per_token: (
+        int  # elements of the key-value cache: a key and a value per layer; too many if some layers have no cache
+    )
+    norms_queries: bool  # whether queries and keys are normalised, as in Qwen3
+    mlp_width: int  # of a layer's MLP; with experts, of all that a token is sent to, added up
 
     @classmethod
     def of(cls, config: PreTrainedConfig) -> Self:
@@ -51,69 +62,30 @@ class Shape:
         with torch.device("meta"):
             model: PreTrainedModel = model_class_of(config)._from_config(config, dtype=torch.float32)
         model.tie_weights()
-        weights = sum(weight.numel() for weight in model.parameters())
+        weights, text = sum(weight.numel() for weight in model.parameters()), model.config.get_text_config()
         names = model._no_split_modules or ()  # as trainer/model/fsdp.py finds the blocks
-        blocks = [
-            sum(weight.numel() for weight in module.parameters())
-            for module in model.modules()
-            if type(module).__name__ in names
-        ]
+        found = (module for module in model.modules() if type(module).__name__ in names)
+        blocks = [sum(weight.numel() for weight in module.parameters()) for module in found]
+        heads = int(getattr(text, "num_key_value_heads", None) or text.num_attention_heads)
+        size = int(getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads)
+        of_experts = is_mixture_of_experts(text)
+        mlp = (of_experts and getattr(text, "moe_intermediate_size", None)) or text.intermediate_size
         return cls(
             model=model,
+            text=text,
+            vision=None if tower_module(model) is None else model.config.vision_config,
+            arithmetic=Arithmetic.of(model),
             weights=weights,
             block=max(blocks, default=0),
             outside=weights - sum(blocks),
-            arithmetic=Arithmetic.of(model),
+            positions=int(getattr(text, "max_position_embeddings", None) or 1 << 30),
+            key_value_heads=heads,
+            keys=heads * size,
+            queries=size * int(text.num_attention_heads),
+            cached_per_token=2 * int(text.num_hidden_layers) * heads * size,
+            norms_queries=any(name.endswith("q_norm.weight") for name, _ in model.named_parameters()),
+            mlp_width=int(mlp * (text.num_experts_per_tok if of_experts else 1)),
         )
-
-    @property
-    def text(self) -> Any:
-        """The config of the language model."""
-        return self.model.config.get_text_config()
-
-    @property
-    def vision(self) -> Any:
-        """The config of the vision tower; None: the model takes no pictures."""
-        return None if tower_module(self.model) is None else self.model.config.vision_config
-
-    @property
-    def positions(self) -> int:
-        """The tokens of the longest context."""
-        return int(getattr(self.text, "max_position_embeddings", None) or 1 << 30)
-
-    @property
-    def key_value_heads(self) -> int:
-        """The number of heads with a key and a value, in each layer."""
-        return int(getattr(self.text, "num_key_value_heads", None) or self.text.num_attention_heads)
-
-    @property
-    def cached_per_token(self) -> int:
-        """The elements of the key-value cache per token: a key and a value per layer. Too many if some layers have no cache."""
-        size = getattr(self.text, "head_dim", None) or self.text.hidden_size // self.text.num_attention_heads
-        return int(2 * self.text.num_hidden_layers * self.key_value_heads * size)
-
-    @property
-    def keys(self) -> int:
-        """The numbers of a token's keys in a layer; it has as many values."""
-        return self.cached_per_token // (2 * int(self.text.num_hidden_layers))
-
-    @property
-    def queries(self) -> int:
-        """The numbers of a token's queries in a layer."""
-        return self.keys // self.key_value_heads * int(self.text.num_attention_heads)
-
-    @property
-    def norms_queries(self) -> bool:
-        """Return True if queries and keys are normalised, as in Qwen3."""
-        return any(name.endswith("q_norm.weight") for name, _ in self.model.named_parameters())
-
-    @property
-    def mlp_width(self) -> int:
-        """The width of a layer's MLP; with experts, of all that a token is sent to, added up."""
-        if not is_mixture_of_experts(self.text):
-            return int(self.text.intermediate_size)
-        each = getattr(self.text, "moe_intermediate_size", None) or self.text.intermediate_size
-        return int(each * self.text.num_experts_per_tok)
 
     def trained(self, lora: Lora, vision: Vision) -> Trained:
         """Return the numbers of weights, all and trained. Raises UserError if the adapter names no layer."""
@@ -151,8 +123,11 @@ class Models:
         """
         policy = policy_shape(params, online=online)
         pixels = picture_pixels(params) if policy.vision is not None else None
+        config, reward_model = params.reward.components.get("reward_model"), None
+        if isinstance(config, RewardModel) and config.counts and Path(config.folder, CONFIG).is_file():
+            reward_model = _shape_in(Path(config.folder))
         teacher = _teacher_shape(params, policy, online=online)
-        return cls(policy=policy, teacher=teacher, reward_model=_reward_model_shape(params), pixels=pixels)
+        return cls(policy=policy, teacher=teacher, reward_model=reward_model, pixels=pixels)
 
 
 def policy_shape(params: Params, *, online: bool) -> Shape:
@@ -164,8 +139,9 @@ def policy_shape(params: Params, *, online: bool) -> Shape:
 
             return Shape.of(config_of(model.fresh))
         case "gguf":
-            assert model.gguf is not None, "the schema asks for it"
-            return _shape_in_gguf(model.gguf)
+            from dagrpo.models.gguf import gguf_config, gguf_path
+
+            return Shape.of(gguf_config(gguf_path(str(model.gguf))))  # without reading weights
         case "hub":
             return _shape_of_hub(model.repository, model.revision, params.experiment.name, model.name, online=online)
 
@@ -182,14 +158,6 @@ def _teacher_shape(params: Params, policy: Shape, *, online: bool) -> Shape | No
             return _shape_in(Path(str(teacher.folder)))
         case "hub":
             return _shape_of_hub(teacher.repository, teacher.revision, params.experiment.name, TEACHER, online=online)
-
-
-def _reward_model_shape(params: Params) -> Shape | None:
-    """Return the shape of the reward model; None without one, or if its folder is not there yet."""
-    config = params.reward.components.get("reward_model")
-    if not isinstance(config, RewardModel) or not config.counts or not Path(config.folder, CONFIG).is_file():
-        return None
-    return _shape_in(Path(config.folder))
 
 
 def picture_pixels(params: Params) -> int | None:
@@ -230,13 +198,6 @@ def _shape_in(folder: Path) -> Shape:
         ) from None
 
 
-def _shape_in_gguf(location: str) -> Shape:
-    """Return the shape in a GGUF file's own description, without reading its weights."""
-    from dagrpo.models.gguf import gguf_config, gguf_path
-
-    return Shape.of(gguf_config(gguf_path(location)))
-
-
 def _shape_of_hub(repository: str | None, revision: str | None, experiment: str, name: str, *, online: bool) -> Shape:
     assert repository is not None, "the schema asks for it"
     assert revision is not None, "the schema asks for it"
@@ -251,15 +212,11 @@ def _shape_of_hub(repository: str | None, revision: str | None, experiment: str,
         from transformers import AutoConfig
 
         return Shape.of(AutoConfig.for_model(**CONFIGS[repository]))
-    if online:
-        return _fetched(repository, revision)
-    raise UserError(
-        f"The {CONFIG} of {repository} at commit {revision[:12]} is not on this machine, neither in {MODELS}/ nor in the hub's "
-        "cache: add --online, which fetches that file alone."
-    )
-
-
-def _fetched(repository: str, revision: str) -> Shape:
+    if not online:
+        raise UserError(
+            f"The {CONFIG} of {repository} at commit {revision[:12]} is not on this machine, neither in {MODELS}/ nor in the hub's "
+            "cache: add --online, which fetches that file alone."
+        )
     from huggingface_hub import hf_hub_download
 
     from dagrpo.utils.hub import Wanted, readable_hub_errors, require_answer

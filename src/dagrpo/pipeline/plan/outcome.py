@@ -11,13 +11,12 @@ import psutil
 from dagrpo.config.overlay import merged
 from dagrpo.config.schema import Params, parse
 from dagrpo.core.errors import UserError
-from dagrpo.pipeline.plan.amounts import Item, size
+from dagrpo.pipeline.plan.amounts import Item, Lengths, size
 from dagrpo.pipeline.plan.machine import Machine, Speed, machine_for, speed_of
 from dagrpo.pipeline.plan.measured import Measured, measured
 from dagrpo.pipeline.plan.memory import SERVER, SYNC, StageMemory, disk_note, disk_of, stages
 from dagrpo.pipeline.plan.models import Models
 from dagrpo.pipeline.plan.remedy import advice, fits, refusal
-from dagrpo.pipeline.plan.sequences import Lengths
 from dagrpo.pipeline.plan.times import LEFT_OUT, StageSeconds, seconds_of_stages, train_seconds
 from dagrpo.pipeline.plan.training import of_train, trains_itself
 from dagrpo.utils.console import duration
@@ -191,7 +190,11 @@ def _notes(params: Params, models: Models, machine: Machine, needed: list[StageM
             f"The stage train is run by {params.training.backend.name}: neither its memory nor its time is known here, and the times "
             "above are those of the other stages. Its checkpoints take about the room of the states of train."
         )
-    yield from filter(None, [_about_slow_types(params, machine), advice(params, machine)])
+    if machine.is_here and not machine.on_gpu:
+        types: dict[str, str] = {"training.dtype": params.training.dtype}
+        types |= {} if params.runtime.engine.servers else {"rollout.dtype": params.rollout.dtype}
+        yield from filter(None, [warning(types | ({"sft.dtype": params.sft.dtype} if params.sft.steps else {}))])
+    yield from filter(None, [advice(params, machine)])
     yield from _about_the_network(params, models, machine)
     yield from _about_shared_memory(params, machine, needed)
     yield from _about_the_cache(params, models)
@@ -201,15 +204,6 @@ def _notes(params: Params, models: Models, machine: Machine, needed: list[StageM
         yield f"A step may sample up to {params.training.dynamic_sampling.max_rounds} rounds; one is reckoned with."
     if params.training.dynamic_sampling.max_aborts and not params.training.dynamic_sampling.partial_rollouts:
         yield "A step is reckoned without training.dynamic_sampling.max_aborts, as if it waited for all that it draws."
-
-
-def _about_slow_types(params: Params, machine: Machine) -> str | None:
-    """Return a warning if this CPU is slow in a type of the experiment."""
-    if not machine.is_here or machine.on_gpu:
-        return None
-    types: dict[str, str] = {"training.dtype": params.training.dtype}
-    types |= {} if params.runtime.engine.servers else {"rollout.dtype": params.rollout.dtype}
-    return warning(types | ({"sft.dtype": params.sft.dtype} if params.sft.steps else {}))
 
 
 def _about_the_network(params: Params, models: Models, machine: Machine) -> Iterator[str]:

@@ -6,10 +6,9 @@ change is added to those before it.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import reduce
 from typing import Any
 
-from dagrpo.config.overlay import merged, nested
+from dagrpo.config.overlay import with_keys
 from dagrpo.config.schema import Params, parse
 from dagrpo.core.errors import UserError
 from dagrpo.pipeline.plan.amounts import size
@@ -33,7 +32,7 @@ class Remedy:
     total: int  # bytes that the fullest stage then takes
 
     def __str__(self) -> str:
-        changes = [f"{key} to {_as_yaml(value)}" for key, value in self.values.items()]
+        changes = [f"{key} to {'true' if value is True else value}" for key, value in self.values.items()]
         return f"set {' and '.join(changes)}, which takes {size(self.total)}"
 
 
@@ -69,7 +68,7 @@ def remedy_for(params: Params, models: Models, machine: Machine) -> Remedy | Non
     values: Values = {}
     for change in _changes(params, models, machine):
         try:
-            changed = parse(_with(params, values | change))
+            changed = parse(with_keys(params.model_dump(), values | change))
             total = fullest(changed, models, machine).total
         except UserError:  # it does not go with the rest of the parameters
             continue
@@ -82,10 +81,8 @@ def remedy_for(params: Params, models: Models, machine: Machine) -> Remedy | Non
 def _in_16_bits(params: Params) -> Values:
     """Return bfloat16 for everything that is computed in float32."""
     types = {"training.dtype": params.training.dtype}
-    if params.sft.steps:
-        types["sft.dtype"] = params.sft.dtype
-    if not params.runtime.engine.servers:
-        types["rollout.dtype"] = params.rollout.dtype
+    types |= {"sft.dtype": params.sft.dtype} if params.sft.steps else {}
+    types |= {} if params.runtime.engine.servers else {"rollout.dtype": params.rollout.dtype}
     return {key: "bfloat16" for key, dtype in types.items() if dtype == "float32"}
 
 
@@ -149,11 +146,3 @@ def _divided(value: int, by: int, least: int) -> Iterator[int]:
     while value > least:
         value = max(value // by, least)
         yield value
-
-
-def _as_yaml(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _with(params: Params, values: Values) -> dict[str, Any]:
-    return reduce(merged, (nested(key.split("."), value) for key, value in values.items()), params.model_dump())

@@ -9,12 +9,11 @@ from dagrpo.config.schema import Params
 from dagrpo.data.task import get_task
 from dagrpo.engine import may_share_memory
 from dagrpo.engine.config import EngineConfig
-from dagrpo.pipeline.plan.amounts import BYTES, FLOAT32
+from dagrpo.pipeline.plan.amounts import BYTES, FLOAT32, Lengths, prompts_of, usual_prompt
 from dagrpo.pipeline.plan.machine import Speed
 from dagrpo.pipeline.plan.measured import Measured
 from dagrpo.pipeline.plan.memory import cache_tokens, held_beside
 from dagrpo.pipeline.plan.models import Models, Shape
-from dagrpo.pipeline.plan.sequences import Lengths, prompts_of, usual_prompt
 from dagrpo.pipeline.plan.training import Training, of_sft, of_train, trains_itself
 from dagrpo.pipeline.stages import difficulty, sample, sft, train
 from dagrpo.trainer.state.digests import recorded_every
@@ -54,14 +53,8 @@ def update_seconds(shape: Shape, work: Work, speed: Speed, rate: float) -> float
     heads = (3 if work.frozen else 4) + work.ahead
     products = 2 * (layers * (model.parameters - of_head) * work.tokens + heads * of_head * work.trained)
     attention = 2 * layers * model.attention * work.attended * work.tokens
-    between = (
-        layers
-        * text.num_hidden_layers
-        * _between_products(shape, compiled=work.compiled)
-        * work.width
-        / 2
-        * work.tokens
-    )
+    each = _between_products(shape, compiled=work.compiled) * work.width / 2
+    between = layers * text.num_hidden_layers * each * work.tokens
     logits = (LOGIT_FORWARD * (1 + work.ahead) + LOGIT_BACKWARD) * text.vocab_size * work.trained
     narrow = 1 + HALF_WIDTH / text.hidden_size
     read = (between + logits) / (speed.bandwidth * speed.streaming)
@@ -211,7 +204,7 @@ def _update(training: Training, params: Params, rate: float, speed: Speed, *, mi
 
     A CPU takes 2 N FLOPs for a token of a forward pass, the head's part of N at trained tokens, and 2 L d s for attention to s tokens
     (trainer/metrics/throughput.py); a backward pass twice as much, once with frozen weights. A shared prompt counts once for its group. For
-    a GPU see gpu_passes.py. What the processes of a machine send each other is added, as if no computing hid it.
+    a GPU see `update_seconds`. What the processes of a machine send each other is added, as if no computing hid it.
     """
     passes, shape = training.passes, training.shape
     batch, model = passes.batch, shape.arithmetic
@@ -290,9 +283,8 @@ def sampling_seconds(
     """
     shape, each = models.policy, BYTES[params.rollout.dtype]
     ranks = 1 if speed.cores else engine.ranks
-    servers = len(engine.servers) or (1 if speed.cores else engine.replicas) * max(
-        1, engine.nodes // engine.nodes_per_server
-    )
+    on_nodes = max(1, engine.nodes // engine.nodes_per_server)
+    servers = len(engine.servers) or (1 if speed.cores else engine.replicas) * on_nodes
     whole = lengths.after(prompt)
     room = cache_tokens(shape, engine, params.rollout.dtype, speed.memory, held)
     together = max(min(engine.max_running_requests, attempts if room is None else room // whole), 1)
@@ -313,15 +305,14 @@ def _waited_for(sampling: float, update: float, params: Params, speed: Speed) ->
     engine, training = params.runtime.engine, params.runtime.training
     beside = engine.serves_elsewhere or (speed.cores is None and engine.own_gpus)
     if speed.cores is not None:
-        beside = (
-            beside or training.threads_of_node(params.runtime.nodes) + engine.threads * engine.replicas <= speed.cores
-        )
+        threads = training.threads_of_node(params.runtime.nodes) + engine.threads * engine.replicas
+        beside = beside or threads <= speed.cores
     return max(sampling - update, 0.0) if params.training.staleness and beside else sampling
 
 
 def _difficulty(params: Params, models: Models, speed: Speed) -> StageSeconds:
     task, lengths = params.experiment.train, Lengths.of_training(params, models.policy.positions)
-    seconds = _of_split(params, models, speed, task, "train", lengths=lengths, samples=params.difficulty.samples)
+    seconds = _of_split(params, models, speed, task, "train", lengths, params.difficulty.samples)
     total = None if seconds is None else START_SECONDS + seconds
     return StageSeconds(stage=DIFFICULTY, seconds=total, how="estimated", runs=1)
 
@@ -332,8 +323,7 @@ def _sample(params: Params, models: Models, speed: Speed) -> StageSeconds:
     for task in _evaluated(params):
         lengths = Lengths.of_evaluation(params, task, models.policy.positions)
         samples = 1 + sampling.samples + (get_task(task).images and sampling.without_pictures)
-        most = sampling.max_problems
-        seconds.append(_of_split(params, models, speed, task, "test", lengths=lengths, samples=samples, most=most))
+        seconds.append(_of_split(params, models, speed, task, "test", lengths, samples, sampling.max_problems))
     known, runs = [each for each in seconds if each is not None], _runs(SAMPLE, params)
     total = runs * (START_SECONDS + sum(known)) if len(known) == len(seconds) else None
     return StageSeconds(stage=SAMPLE, seconds=total, how="estimated", runs=runs)
@@ -345,7 +335,6 @@ def _of_split(
     speed: Speed,
     task: str,
     split: str,
-    *,
     lengths: Lengths,
     samples: int,
     most: int | None = None,
@@ -354,17 +343,9 @@ def _of_split(
     counts = [count for count in (prompts_of(params, task, split), most) if count is not None]
     if not counts:
         return None
-    prompt, problems = usual_prompt(params, task, split), min(counts)
-    return sampling_seconds(
-        params,
-        models,
-        speed,
-        engine=params.runtime.engine.on_one_machine,
-        attempts=problems * samples,
-        prompts=problems,
-        prompt=prompt,
-        lengths=lengths,
-    )
+    numbers = {"attempts": min(counts) * samples, "prompts": min(counts), "prompt": usual_prompt(params, task, split)}
+    engine = params.runtime.engine.on_one_machine
+    return sampling_seconds(params, models, speed, engine=engine, lengths=lengths, **numbers)
 
 
 def _evaluated(params: Params) -> list[str]:

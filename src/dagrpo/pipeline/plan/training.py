@@ -1,18 +1,18 @@
 """Memory of a process that trains: the stages train and sft."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dagrpo.checkpoints.experts import is_mixture_of_experts
 from dagrpo.config.schema import Params
-from dagrpo.pipeline.plan.amounts import BYTES, FLOAT32, GIBIBYTE, Item, Memory, memory
+from dagrpo.pipeline.plan.amounts import BYTES, FLOAT32, GIBIBYTE, Item, Lengths, Memory, MicroBatch, memory
 from dagrpo.pipeline.plan.models import Models, Shape, Trained
-from dagrpo.pipeline.plan.sequences import Lengths, MicroBatch
 from dagrpo.rollout.config import Dtype
 from dagrpo.trainer.backends import BACKENDS
 from dagrpo.trainer.batches.budget import CACHED, LAUNCHED, head_chunk_of, reduction_of, usual_layout, usual_sharing
 from dagrpo.trainer.config.runtime import Layout, Reduction, SftRuntime, TrainingRuntime
-from dagrpo.trainer.config.sft import MomentsDtype
+from dagrpo.trainer.config.sft import MomentsDtype, Sft
+from dagrpo.trainer.config.training import Training as Section
 from dagrpo.trainer.update.objective import Objective
 
 ADAPTED = 7  # layers of a block beside which an adapter keeps `rank` numbers of each token
@@ -166,10 +166,10 @@ class Training:
     trained: Trained
     passes: Passes
     processes: int  # of all nodes
-    second_model: bool  # whether the reference policy is a second model in memory
     patches: int  # of a micro-batch, that a trained tower looks at; 0: none
     reduction: Reduction
     moments: MomentsDtype  # type of AdamW's states
+    second_model: bool = False  # whether the reference policy is a second model in memory
     copies: int = 1  # of the policy, each over as many processes
     may_compile: bool = False  # whether torch compiles the layers
 
@@ -268,69 +268,63 @@ def trains_itself(params: Params) -> bool:
 def of_train(params: Params, models: Models, *, gpu: bool) -> Training:
     """Return the process of the stage train. Raises UserError for an unknown task, or if the adapter names no layer."""
     training, algorithm, runtime, shape = params.training, params.algorithm, params.runtime.training, models.policy
-    layout = _layout(runtime, shape, training.dtype, gpu=gpu)
     share = runtime.share_prompts
-    share = usual_sharing(layout, on_gpu=gpu) if share is None else share
+    if share is None:
+        share = usual_sharing(_layout(runtime, shape, training.dtype, gpu=gpu), on_gpu=gpu)
     batch = MicroBatch.of_training(params, Lengths.of_training(params, shape.positions), share_prompts=share)
-    processes = runtime.processes * params.runtime.nodes
-    passes = Passes(
-        batch=batch,
-        dtype=training.dtype,
-        layout=layout,
-        on_gpu=gpu,
-        reference=algorithm.kl.coefficient > 0,
-        rank=training.lora.rank,
-        checkpointed=runtime.activation_checkpointing,
-        head_chunk=head_chunk_of(runtime, on_gpu=gpu),
-        float32_head=params.rollout.head_dtype == "float32" and training.dtype != "float32",
-        sharded=processes > 1,
-        accumulates=batch.number > 1 or processes > 1,
-        looks_ahead=training.mini_batches > 1 or Objective(algorithm, params.rollout.max_new_tokens, None).looks_ahead,
-    )
-    return Training(
-        shape=shape,
-        trained=shape.trained(training.lora, training.vision),
-        passes=passes,
-        processes=processes,
+    looks_ahead = Objective(algorithm, params.rollout.max_new_tokens, None).looks_ahead
+    process = _process(models, training, runtime, batch, gpu=gpu, processes=runtime.processes * params.runtime.nodes)
+    return replace(
+        process,
+        passes=replace(
+            process.passes,
+            reference=algorithm.kl.coefficient > 0,
+            float32_head=params.rollout.head_dtype == "float32" and training.dtype != "float32",
+            looks_ahead=training.mini_batches > 1 or looks_ahead,
+        ),
         copies=params.runtime.copies,
         second_model=algorithm.kl.coefficient > 0 and not training.lora.is_on,
-        patches=_patches(models, batch, runtime.micro_batch_patches) if training.vision == "trained" else 0,
-        reduction=reduction_of(runtime, on_gpu=gpu),
-        moments=training.moments_dtype,
-        may_compile=_may_compile(runtime, shape),
     )
 
 
 def of_sft(params: Params, models: Models, *, gpu: bool) -> Training:
     """Return the process of the stage sft. Raises UserError like `of_train`."""
-    sft, runtime, shape = params.sft, params.runtime.sft, models.policy
-    batch = MicroBatch.of_sft(params, Lengths.of_training(params, shape.positions))
+    batch = MicroBatch.of_sft(params, Lengths.of_training(params, models.policy.positions))
+    return _process(models, params.sft, params.runtime.sft, batch, gpu=gpu, processes=params.runtime.sft.processes)
+
+
+def _process(
+    models: Models,
+    section: Section | Sft,
+    runtime: TrainingRuntime | SftRuntime,
+    batch: MicroBatch,
+    *,
+    gpu: bool,
+    processes: int,
+) -> Training:
+    """Return a process with one model, by what the sections of both stages have in common."""
+    shape, most = models.policy, runtime.micro_batch_patches if isinstance(runtime, TrainingRuntime) else None
     passes = Passes(
         batch=batch,
-        dtype=sft.dtype,
-        layout=_layout(runtime, shape, sft.dtype, gpu=gpu),
+        dtype=section.dtype,
+        layout=_layout(runtime, shape, section.dtype, gpu=gpu),
         on_gpu=gpu,
-        rank=sft.lora.rank,
+        rank=section.lora.rank,
         checkpointed=runtime.activation_checkpointing,
         head_chunk=head_chunk_of(runtime, on_gpu=gpu),
-        sharded=runtime.processes > 1,
-        accumulates=batch.number > 1 or runtime.processes > 1,
+        sharded=processes > 1,
+        accumulates=batch.number > 1 or processes > 1,
     )
     return Training(
         shape=shape,
-        trained=shape.trained(sft.lora, sft.vision),
+        trained=shape.trained(section.lora, section.vision),
         passes=passes,
-        processes=runtime.processes,
-        second_model=False,
-        patches=_patches(models, batch, None) if sft.vision == "trained" else 0,
+        processes=processes,
+        patches=_patches(models, batch, most) if section.vision == "trained" else 0,
         reduction=reduction_of(runtime, on_gpu=gpu),
-        moments=sft.moments_dtype,
-        may_compile=_may_compile(runtime, shape),
+        moments=section.moments_dtype,
+        may_compile=runtime.compile is not False and not is_mixture_of_experts(shape.text),
     )
-
-
-def _may_compile(runtime: TrainingRuntime | SftRuntime, shape: Shape) -> bool:
-    return runtime.compile is not False and not is_mixture_of_experts(shape.text)
 
 
 def _layout(runtime: TrainingRuntime | SftRuntime, shape: Shape, dtype: Dtype, *, gpu: bool) -> Layout:
