@@ -6,6 +6,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from dagrpo.pipeline import runner
 from dagrpo.pipeline.stages import all_stages
 from dagrpo.trainer.config.runtime import Runtime
@@ -22,6 +24,17 @@ def run_stage(
     options = ["--job=job.json", "--runtime=runtime.json", f"--experiment={experiment}", f"--log=logs/{stage}.log"]
     files = [*(f"--input={pair}" for pair in inputs), *(f"--output={pair}" for pair in outputs)]
     runner.run(all_stages()[stage], runner.parse([*options, *files]))
+
+
+@pytest.fixture
+def empty_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """An empty folder in which stages run, without MLflow and DVC."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DAGRPO_TRACKING", "off")
+    monkeypatch.delenv("DVC_STAGE", raising=False)
+    monkeypatch.setattr(runner, "stop_with_the_workflow", lambda: None)
+    with without_open_logs():
+        yield
 
 
 @contextmanager

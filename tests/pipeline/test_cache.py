@@ -5,13 +5,13 @@ import errno
 import fcntl
 import json
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.pipeline.running import without_open_logs
+from tests.pipeline.running import empty_project
 
 from dagrpo.pipeline import runner
 from dagrpo.pipeline.cache import cache_hit, waiting_for_equal_job
@@ -21,17 +21,12 @@ from dagrpo.utils.files import FEWEST_LINKED, read_json, sha256_of, write_json, 
 from dagrpo.utils.manifest import entry_of
 
 made: list[str] = []
+__all__ = ["empty_project"]
 
 
 @pytest.fixture(autouse=True)
-def _in_an_empty_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("DAGRPO_TRACKING", "off")
-    monkeypatch.delenv("DVC_STAGE", raising=False)
-    monkeypatch.setattr(runner, "stop_with_the_workflow", lambda: None)
+def _in_an_empty_project(empty_project: None) -> None:
     made.clear()
-    with without_open_logs():
-        yield
 
 
 def _work(job: Job) -> None:

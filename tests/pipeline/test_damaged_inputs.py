@@ -1,37 +1,32 @@
 """A stage whose input is damaged says so, whatever failed first, and notes what is to be made anew."""
 
 import os
-from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
 import pytest
-from tests.pipeline.running import without_open_logs
+from tests.pipeline.running import empty_project
 
 from dagrpo.core.errors import TransientError, UserError
 from dagrpo.pipeline import runner
 from dagrpo.pipeline.declaration import Job, Stage
-from dagrpo.pipeline.record import MARKS, is_marked_damaged, unmark_damaged
+from dagrpo.pipeline.snakemake_private import UNFINISHED, is_unfinished
 from dagrpo.trainer.config.runtime import Runtime
 from dagrpo.utils.failures import MISTAKE
 from dagrpo.utils.files import sha256_of, write_json
 from dagrpo.utils.manifest import entry_of
 
 FOLDER = Path("models/e/m")
+__all__ = ["empty_project"]
 SHARD, MANIFEST, PROVENANCE = (FOLDER / name for name in ("weights.bin", "manifest.json", "provenance.json"))
 
 
 @pytest.fixture(autouse=True)
-def _a_model_that_was_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("DAGRPO_TRACKING", "off")
-    monkeypatch.setattr(runner, "stop_with_the_workflow", lambda: None)
+def _a_model_that_was_made(empty_project: None) -> None:
     FOLDER.mkdir(parents=True)
     SHARD.write_text("weights")
     write_json(MANIFEST, {"files": {SHARD.name: asdict(entry_of(SHARD))}})
     write_json(PROVENANCE, {"outputs": {str(MANIFEST): sha256_of(MANIFEST)}})
-    with without_open_logs():
-        yield
 
 
 def _run(error: Exception | None) -> None:
@@ -66,18 +61,15 @@ def test_the_damaged_file_is_named_whatever_failed(
 
 
 @pytest.mark.parametrize("content", [None, "weighty", "weights and more", ""])
-def test_it_is_noted_until_somebody_knows(content: str | None) -> None:
+def test_its_maker_is_recorded_as_unfinished(content: str | None) -> None:
     SHARD.unlink()
     if content is not None:
         SHARD.write_text(content)
         os.utime(SHARD, (1.0, 1.0))
     with pytest.raises(SystemExit):
         _run(UserError("cannot read it"))
-    assert is_marked_damaged("e", PROVENANCE)
-    assert not is_marked_damaged("other", PROVENANCE)
+    assert is_unfinished(PROVENANCE)
     assert content is None or SHARD.stat().st_mtime > 1.0, "DVC takes a file of the same time and size for the same"
-    unmark_damaged("e")
-    assert not is_marked_damaged("e", PROVENANCE)
 
 
 MANIFESTS = ["{}", "not JSON", '{"files": {"../../secret": {"sha256": "0"}}}']
@@ -102,7 +94,7 @@ def test_where_all_inputs_are_whole_the_stage_says_what_it_has_to_say(capsys: py
     with pytest.raises(SystemExit):
         _run(UserError("cannot read it"))
     assert "probe: cannot read it\n" in capsys.readouterr().err
-    assert not MARKS.exists()
+    assert not UNFINISHED.exists()
 
 
 def test_a_full_disk_does_not_hide_it(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -110,7 +102,7 @@ def test_a_full_disk_does_not_hide_it(monkeypatch: pytest.MonkeyPatch, capsys: p
         raise OSError("full")
 
     SHARD.write_text("weighty")
-    monkeypatch.setattr("dagrpo.pipeline.record.write_json", full)
+    monkeypatch.setattr("dagrpo.pipeline.snakemake_private.write_json", full)
     with pytest.raises(SystemExit):
         _run(UserError("cannot read it"))
     assert f"{SHARD} is damaged" in capsys.readouterr().err

@@ -3,13 +3,13 @@
 import errno
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from tests.pipeline.running import without_open_logs
+from tests.pipeline.running import empty_project
 
 from dagrpo.core.errors import TransientError, UserError
 from dagrpo.pipeline import runner
@@ -19,16 +19,12 @@ from dagrpo.trainer.config.runtime import Runtime
 from dagrpo.utils.failures import MISTAKE, TRANSIENT
 from dagrpo.utils.files import read_json, sha256_of, write_json
 
+__all__ = ["empty_project"]
+
 
 @pytest.fixture(autouse=True)
-def _in_an_empty_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("DAGRPO_TRACKING", "off")
-    monkeypatch.delenv("DVC_STAGE", raising=False)
-    monkeypatch.setattr(runner, "stop_with_the_workflow", lambda: None)
+def _in_an_empty_project(empty_project: None) -> None:
     Path("in.txt").write_text("raw")
-    with without_open_logs():
-        yield
 
 
 def _copy(job: Job) -> None:

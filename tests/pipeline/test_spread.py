@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.pipeline.running import without_open_logs
+from tests.pipeline.running import empty_project
 
 from dagrpo.core.errors import UserError
 from dagrpo.pipeline import runner
@@ -21,17 +21,12 @@ from dagrpo.utils.files import read_json, sha256_of, write_json
 
 done: list[str] = []  # "open", "close", and each task that was sampled
 COMPLETIONS = "completions.parquet"
+__all__ = ["empty_project"]
 
 
 @pytest.fixture(autouse=True)
-def _in_an_empty_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("DAGRPO_TRACKING", "off")
-    monkeypatch.delenv("DVC_STAGE", raising=False)
-    monkeypatch.setattr(runner, "stop_with_the_workflow", lambda: None)
+def _in_an_empty_project(empty_project: None) -> None:
     done.clear()
-    with without_open_logs():
-        yield
 
 
 @contextmanager

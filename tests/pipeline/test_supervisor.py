@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -14,6 +15,8 @@ from typing import Any
 import psutil
 import pytest
 from tests.everyday import everyday
+
+from dagrpo.config.places import ROOT
 
 pytestmark = pytest.mark.slow
 PROGRAM = """
@@ -269,3 +272,27 @@ def test_a_job_file_that_is_gone_is_a_sentence(command: list[str], tmp_path: Pat
         done.stderr
         == "job.json: job.json is missing or damaged: delete it and start Snakemake again, which writes a new one.\nLog: x.log\n"
     )
+
+
+STOPPED = "import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n"
+FROM_A_TERMINAL = (
+    "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); os.execv(sys.argv[1], sys.argv[1:])"
+)
+
+
+def test_a_stage_that_is_stopped_while_it_imports_ends_without_a_traceback(tmp_path: Path) -> None:
+    shutil.copyfile(ROOT / "workflow/scripts/stage.py", tmp_path / "stage.py")
+    (tmp_path / "own_code.py").write_text(STOPPED)
+    # In the background of a shell the tests ignore Ctrl-C, and so would the stage.
+    start = [sys.executable, "-c", FROM_A_TERMINAL, sys.executable, "stage.py"]
+    done = subprocess.run(start, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (-signal.SIGINT, "")
+
+
+def test_a_stage_reads_no_answer_from_its_starter(tmp_path: Path) -> None:
+    shutil.copyfile(ROOT / "workflow/scripts/stage.py", tmp_path / "stage.py")
+    (tmp_path / "own_code.py").write_text("import sys\nprint(repr(sys.stdin.read()))\nraise SystemExit(0)\n")
+    done = subprocess.run(
+        [sys.executable, "stage.py"], cwd=tmp_path, input="y\n", capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "''\n"

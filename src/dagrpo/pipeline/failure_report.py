@@ -9,13 +9,12 @@ import hashlib
 import os
 import sys
 import time
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
-from types import TracebackType
 
 from dagrpo.core.errors import UserError
-from dagrpo.pipeline.declaration import Job, Stage
+from dagrpo.pipeline.declaration import Stage
 from dagrpo.utils import console
 from dagrpo.utils.files import read_json, write_json
 
@@ -58,7 +57,7 @@ class FailureReport:
         self._attempt = attempt
         self._rank = rank
         self._prints = rank == 0 and not is_shown_by_snakemake()
-        self._state: Path | None = None
+        self.state: Path | None = None  # of the job, once it works
 
     def remove(self) -> None:
         """Remove the record: the job starts, or has ended well."""
@@ -70,16 +69,6 @@ class FailureReport:
             return Failure(**read_json(self._path))
         except (UserError, TypeError, OSError):  # missing or damaged: about to be written again
             return None
-
-    def noting_state(self) -> Stage:
-        """Return the stage with work that first notes where the job keeps its state."""
-        work = self._stage.work
-
-        def noting(job: Job) -> None:
-            self._state = job.state
-            work(job)
-
-        return replace(self._stage, work=noting)
 
     def record(self, kind: Kind, sentence: str) -> None:
         """Record why the job failed; print it unless Snakemake will."""
@@ -93,7 +82,7 @@ class FailureReport:
         earlier = self.earlier()
         self._note(Kind.BUG, sentence)
         if earlier is not None and earlier.sentence == sentence:
-            sys.excepthook = _say_nothing
+            sys.excepthook = lambda kind, error, traceback: None
 
     def record_stop(self) -> None:
         """Record that a signal stopped the job, unless it failed before: processes beside a failed one are stopped.
@@ -102,7 +91,9 @@ class FailureReport:
         """
         if self._rank > 0 or self._of_this_attempt() is not None:
             return
-        sentence = stop_sentence(_finished_steps(self._stage), _saved_steps(self._state))
+        states = [] if self.state is None else self.state.glob("step_*/state.json")
+        saved = [step for path in states if (step := path.parent.name.removeprefix("step_")).isdecimal()]
+        sentence = stop_sentence(_finished_steps(self._stage), max(map(int, saved), default=0))
         self._note(Kind.STOPPED, sentence)
         if self._prints:
             print(f"{self._what}: {sentence}", file=sys.stderr, flush=True)
@@ -120,10 +111,8 @@ class FailureReport:
 
     def _note(self, kind: Kind, sentence: str) -> Failure:
         """Record the first failure among several processes. A user's mistake replaces it: its effects on others may come first."""
-        earlier = self._of_this_attempt()
-        if earlier is not None and (
-            earlier.kind == Kind.MISTAKE or (earlier.kind != Kind.STOPPED and kind != Kind.MISTAKE)
-        ):
+        earlier, final = self._of_this_attempt(), {Kind.MISTAKE} if kind == Kind.MISTAKE else {*Kind} - {Kind.STOPPED}
+        if earlier is not None and earlier.kind in final:
             return earlier
         failure = Failure(
             stage=self._stage.name,
@@ -140,10 +129,6 @@ class FailureReport:
         except OSError as error:  # a full disk is often the failure itself
             print(f"{self._what}: {sentence} ({self._path} cannot be written: {error})", file=sys.stderr, flush=True)
         return failure
-
-
-def _say_nothing(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
-    """Print nothing; replaces sys.excepthook."""
 
 
 def path_of(stage: str, log: Path) -> Path:
@@ -169,11 +154,3 @@ def stop_sentence(finished: int | None, saved: int) -> str:
 def _finished_steps(stage: Stage) -> int | None:
     """Return the progress of a stage with steps, as its bar shows it."""
     return console.finished() if stage.extends else None
-
-
-def _saved_steps(state: Path | None) -> int:
-    """Return the step of the trainer's newest complete state; 0 without one."""
-    saved = (
-        [] if state is None else [path.parent.name.removeprefix("step_") for path in state.glob("step_*/state.json")]
-    )
-    return max((int(step) for step in saved if step.isdecimal()), default=0)

@@ -1,13 +1,7 @@
-"""Record of an execution's dependencies, its key and state; damaged inputs.
-
-Snakemake and DVC compare times and sizes, and would treat a damaged input as up to date. `damage_found` looks for the cause after a stage
-has failed, and marks it for the next run; `record_of` and the readers of checkpoints check inputs before the work.
-"""
+"""Record of an execution's dependencies, its key, and its state folder."""
 
 import argparse
-import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +13,10 @@ from dagrpo.pipeline.declaration import SEED, Stage
 from dagrpo.pipeline.identity import code_digest
 from dagrpo.trainer.config.runtime import Runtime
 from dagrpo.utils.environment import environment
-from dagrpo.utils.files import digest_of, read_json, read_object, sha256_of, write_json
+from dagrpo.utils.files import digest_of, read_json, read_object, sha256_of
 from dagrpo.utils.manifest import (
     MANIFEST,
     FileEntry,
-    fault_of,
     fault_of_size,
     fault_since_read,
     listed_files,
@@ -32,7 +25,6 @@ from dagrpo.utils.manifest import (
 from dagrpo.utils.provenance import provenances_of
 
 STATES = Path(".state")
-MARKS = STATES / "damaged"
 PART = "@"  # before the value of a part, in the names of its files on the command line
 Fault = Callable[[Path, FileEntry], str | None]
 LARGEST_TO_COMPARE = 50_000_000  # bytes of a file in a checkpoint: no tokenizer is larger
@@ -69,21 +61,16 @@ def parts_of(options: argparse.Namespace) -> list[argparse.Namespace]:
     A job with one part is that part.
     """
     values = dict.fromkeys(_part_in(pair) for pair in options.output)
-    return [
-        argparse.Namespace(
-            **vars(options)
-            | {"part": value, "input": _of_part(options.input, value), "output": _of_part(options.output, value)}
-        )
-        for value in values
-    ]
+
+    def of_part(pairs: Sequence[str], value: str) -> list[str]:
+        return [pair.replace(f"{PART}{value}=", "=", 1) for pair in pairs if _part_in(pair) in ("", value)]
+
+    own = [{"part": v, "input": of_part(options.input, v), "output": of_part(options.output, v)} for v in values]
+    return [argparse.Namespace(**vars(options) | each) for each in own]
 
 
 def _part_in(pair: str) -> str:
     return pair.partition("=")[0].partition(PART)[2]
-
-
-def _of_part(pairs: Sequence[str], value: str) -> list[str]:
-    return [pair.replace(f"{PART}{value}=", "=", 1) for pair in pairs if _part_in(pair) in ("", value)]
 
 
 def inputs_of(options: argparse.Namespace) -> dict[str, list[Path]]:
@@ -97,12 +84,18 @@ def outputs_of(options: argparse.Namespace) -> dict[str, Path]:
 
 
 def record_of(stage: Stage, options: argparse.Namespace) -> dict[str, Any]:
-    """Build the record of an execution: its dependencies, stage, experiment and seed. Raises UserError naming a missing input."""
+    """Build the record of an execution: its dependencies, stage, experiment and seed.
+
+    Raises UserError naming an input that is missing or was changed.
+    """
     inputs = [path for paths in inputs_of(options).values() for path in paths]
     missing = [str(path) for path in inputs if not path.exists()]
     if missing:
         raise UserError(f"{missing[0]} is missing: run the stage that makes it first.")
-    _require_unchanged(options.experiment, inputs)
+    for path, (digest, provenance) in makers_of(options.experiment, inputs).items():  # edited by hand, or damaged
+        broken = broken_file(path, digest, largest=LARGEST_TO_COMPARE)
+        if broken is not None:
+            raise UserError(f"{broken} was changed after it was made: {provenance} has another digest.")
     digests = {str(path): noted_sha256(path) for path in inputs}
     job, runtime = declared(options.job), runtime_of(options.runtime)
     packages = engine_of(runtime.engine).packages if "engine" in stage.selects else ()
@@ -119,14 +112,6 @@ def record_of(stage: Stage, options: argparse.Namespace) -> dict[str, Any]:
     }
     is_seeded = stage.seeded(job["params"], inputs_of(options))
     return record | {"key": _key(record, outputs_of(options).values(), is_seeded=is_seeded)}
-
-
-def _require_unchanged(experiment: str, inputs: Sequence[Path]) -> None:
-    """Raise UserError if an input differs from what its stage wrote: edited by hand, or damaged."""
-    for path, (digest, provenance) in makers_of(experiment, inputs).items():
-        broken = broken_file(path, digest, largest=LARGEST_TO_COMPARE)
-        if broken is not None:
-            raise UserError(f"{broken} was changed after it was made: {provenance} has another digest.")
 
 
 def makers_of(experiment: str, inputs: Iterable[Path]) -> dict[Path, tuple[str, Path]]:
@@ -152,17 +137,13 @@ def broken_file(path: Path, digest: str, fault: Fault = fault_since_read, larges
     `fault` compares a file of a folder; for those above `largest` bytes the size alone is compared. A reader of the checkpoint
     compares its weights with the manifest; the tokenizer, however, may be read alone.
     """
-    if not _has(path, digest):
+    if not path.is_file() or sha256_of(path) != digest:
         return path
     for name, entry in (listed_files(path) if path.name == MANIFEST else {}).items():
         is_read = largest is None or entry.bytes <= largest
         if (fault if is_read else fault_of_size)(path.parent / name, entry) is not None:
             return path.parent / name
     return None
-
-
-def _has(path: Path, digest: str) -> bool:
-    return path.is_file() and sha256_of(path) == digest
 
 
 def _key(record: Mapping[str, Any], outputs: Iterable[Path], *, is_seeded: bool) -> str:
@@ -219,49 +200,3 @@ def _grouped(pairs: Sequence[str]) -> dict[str, list[Path]]:
         name, _, path = pair.partition("=")
         grouped.setdefault(name, []).append(Path(path))
     return grouped
-
-
-def damage_found(options: argparse.Namespace) -> str | None:
-    """Return an error message about the first damaged input of a failed stage; None if all are intact.
-
-    Marks every damaged input, and sets its time to now, so that DVC looks into it. Reads all inputs.
-    """
-    found = list(_damaged_inputs(options))
-    for file, provenance in found:
-        with suppress(OSError):  # on a full disk the message must still be shown
-            write_json(_mark_of(options.experiment, provenance), {"file": str(file), "provenance": str(provenance)})
-            os.utime(file)
-    if not found:
-        return None
-    file, provenance = found[0]
-    return (
-        f"{file} is damaged, or was changed after it was made ({provenance} says so): started again, the same command makes "
-        "it anew; if the change is yours, copy it away first."
-    )
-
-
-def is_marked_damaged(experiment: str, provenance: Path) -> bool:
-    """Return True if an output of the execution behind a provenance.json was found damaged."""
-    return _mark_of(experiment, provenance).exists()
-
-
-def unmark_damaged(experiment: str) -> None:
-    """Remove the marks, once Snakemake's records have these jobs as not done."""
-    for note in (MARKS / experiment).glob("*.json"):
-        note.unlink()
-
-
-def _damaged_inputs(options: argparse.Namespace) -> Iterator[tuple[Path, Path]]:
-    """Yield each damaged input, or the damaged file of its folder, with the provenance.json that has its digest."""
-    inputs = [path for paths in inputs_of(options).values() for path in paths]
-    for path, (digest, provenance) in makers_of(options.experiment, inputs).items():
-        try:
-            file = broken_file(path, digest, fault_of)
-        except (OSError, UserError):  # unreadable
-            file = path
-        if file is not None:
-            yield file, provenance
-
-
-def _mark_of(experiment: str, provenance: Path) -> Path:
-    return MARKS / experiment / f"{digest_of(str(provenance))[:16]}.json"

@@ -25,21 +25,22 @@ from dagrpo.pipeline.failure_report import FailureReport, Kind
 from dagrpo.pipeline.raw_inputs import raw_recorded
 from dagrpo.pipeline.record import (
     STATES,
+    broken_file,
     configuration_of,
-    damage_found,
     inputs_of,
+    makers_of,
     outputs_of,
     parts_of,
     record_of,
     runtime_of,
     state_folder,
 )
+from dagrpo.pipeline.snakemake_private import record_unfinished
 from dagrpo.tracking.attempt import noted
 from dagrpo.tracking.variations import TRY
-from dagrpo.trainer.config.runtime import Runtime
 from dagrpo.utils.failures import MISTAKE, TRANSIENT, exit_code_of, no_room, place_of, sentence_of, words_of
 from dagrpo.utils.files import copy, digest_of, read_json, replace_folder, sha256_of, share, write_json
-from dagrpo.utils.manifest import MANIFEST, noted_sha256
+from dagrpo.utils.manifest import MANIFEST, fault_of, noted_sha256
 from dagrpo.utils.run_info import Stopwatch, write_account
 from dagrpo.utils.watchdog import stop_with_the_workflow
 
@@ -77,7 +78,7 @@ def run(stage: Stage, options: argparse.Namespace) -> None:
     _listen_to_signals()
     stop_with_the_workflow()
     try:
-        _execute(report.noting_state(), options)
+        _execute(stage, options, report)
     except Exception as error:  # the outermost level of a stage: log every error, and raise bugs again
         _note_for_launcher(error)
         damage = damage_found(options) if rank() == 0 else None
@@ -99,6 +100,29 @@ def run(stage: Stage, options: argparse.Namespace) -> None:
         report.remove()
 
 
+def damage_found(options: argparse.Namespace) -> str | None:
+    """Return an error message about the first damaged input of a failed stage; None if all are intact. Reads all inputs.
+
+    Snakemake and DVC compare times and sizes, and would treat a damaged input as up to date. So the job that made it is recorded as
+    unfinished for Snakemake, and its time is set to now, so that DVC looks into it.
+    """
+    found, inputs = list[str](), [path for paths in inputs_of(options).values() for path in paths]
+    for path, (digest, provenance) in makers_of(options.experiment, inputs).items():
+        try:
+            file = broken_file(path, digest, fault_of)
+        except (OSError, UserError):  # unreadable
+            file = path
+        if file is not None:
+            with suppress(OSError):  # on a full disk the message must still be shown
+                record_unfinished(provenance)
+                os.utime(file)
+            found.append(
+                f"{file} is damaged, or was changed after it was made ({provenance} says so): started again, the same command makes "
+                "it anew; if the change is yours, copy it away first."
+            )
+    return found[0] if found else None
+
+
 def _note_for_launcher(error: Exception) -> None:
     """Write an error to the file in which the launcher looks for the last one of each rank, if there is a launcher."""
     if "TORCHELASTIC_ERROR_FILE" in os.environ:
@@ -112,7 +136,7 @@ def rank() -> int:
     return int(os.environ.get("RANK", "0")) if "TORCHELASTIC_RUN_ID" in os.environ else 0
 
 
-def _execute(stage: Stage, options: argparse.Namespace) -> None:
+def _execute(stage: Stage, options: argparse.Namespace, report: FailureReport) -> None:
     """Do the work of each part, unless its outputs are there or a cache hit. Journal entries come last: DVC records whole jobs."""
     records = []
     with Shared() as shared:
@@ -122,7 +146,7 @@ def _execute(stage: Stage, options: argparse.Namespace) -> None:
                 continue
             with waiting_for_equal_job(stage, part) if stage.spreads else nullcontext():
                 linking = cache_hit(stage, part) if stage.spreads else None
-                records.append((part, _execute_part(linking or stage, part, shared)))
+                records.append((part, _execute_part(linking or stage, part, shared, report)))
     for part, record in records if rank() == 0 else ():
         outputs = outputs_of(part)
         note_outputs([str(path) for path in outputs.values()], outputs["provenance"], record)
@@ -130,7 +154,7 @@ def _execute(stage: Stage, options: argparse.Namespace) -> None:
             shutil.rmtree(state_folder(stage, record) / FINISHED, ignore_errors=True)
 
 
-def _execute_part(stage: Stage, options: argparse.Namespace, shared: Shared) -> dict[str, Any]:
+def _execute_part(stage: Stage, options: argparse.Namespace, shared: Shared, report: FailureReport) -> dict[str, Any]:
     inputs, outputs = inputs_of(options), outputs_of(options)
     stopwatch = Stopwatch(Path.cwd())
     runtime = runtime_of(options.runtime)
@@ -153,10 +177,15 @@ def _execute_part(stage: Stage, options: argparse.Namespace, shared: Shared) -> 
         log=options.log,
         shared=shared,
     )
+    report.state = job.state
     if rank() > 0:
         stage.work(job)
         return record
-    whole = record | _made_with(options.taken_from, runtime, threads)
+    whole = record | {"runtime": runtime.model_dump(), "threads": threads}
+    if options.taken_from is not None:  # a cache hit has what the original was made with
+        source = read_json(options.taken_from)
+        made_with = {name: source[name] for name in ("runtime", "threads", "facts") if name in source}
+        whole |= made_with | {"taken_from": str(options.taken_from)}
     recorded = whole | {"outputs": [str(path) for path in outputs.values()]}
     configuration = configuration_of(options)
     with noted(recorded, configuration, stopwatch.facts, options.log) as note:
@@ -208,15 +237,6 @@ def _require_written(
             )
 
 
-def _made_with(taken_from: Path | None, runtime: Runtime, threads: int) -> dict[str, Any]:
-    """Return runtime, threads and facts of the execution that made the outputs: on a cache hit, of the original."""
-    if taken_from is None:
-        return {"runtime": runtime.model_dump(), "threads": threads}
-    source = read_json(taken_from)
-    own = {name: source[name] for name in ("runtime", "threads", "facts") if name in source}
-    return own | {"taken_from": str(taken_from)}
-
-
 def dvc_drives() -> bool:
     """Return True if DVC runs this stage, and so records its outputs itself."""
     return "DVC_STAGE" in os.environ
@@ -237,9 +257,7 @@ def _log_to(path: Path, *, append: bool) -> None:
         path.write_bytes(b"")
     handler = _LogFile(path, encoding="utf-8", errors="backslashreplace")
     handler.setFormatter(RedactingFormatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
-    logging.basicConfig(
-        handlers=[handler], level=logging.INFO, force=True
-    )  # replaces handlers that a library set up on import
+    logging.basicConfig(handlers=[handler], level=logging.INFO, force=True)  # in the place of a library's handlers
     logging.captureWarnings(True)  # of libraries: they go to the log, not between the lines of the screen
 
 
@@ -258,13 +276,13 @@ class _LogFile(logging.FileHandler):
 
 def _listen_to_signals() -> None:
     """Raise an exception on SIGTERM; on Ctrl-C too, if the command line had it end the process at once."""
-    signal.signal(signal.SIGTERM, _terminate)
+
+    def terminate(signum: int, frame: FrameType | None) -> None:
+        raise Terminated(128 + signum)
+
+    signal.signal(signal.SIGTERM, terminate)
     if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-def _terminate(signum: int, frame: FrameType | None) -> None:
-    raise Terminated(128 + signum)
 
 
 @contextmanager
@@ -274,29 +292,21 @@ def _rollback(outputs: Iterable[Path]) -> Iterator[None]:
     Snakemake restores the files that the rules declare, which of a checkpoint is its manifest.json alone.
     """
     folders = [path.parent for path in outputs if path.name == MANIFEST]
-    for folder in folders:
-        shutil.rmtree(_backup_folder(folder), ignore_errors=True)  # of a run that was killed
-    backups = {folder: _backup(folder) for folder in folders if (folder / MANIFEST).exists()}
+    backups = {folder: folder.with_name(f".{folder.name}.kept") for folder in folders}
+    for folder, backup in backups.items():
+        shutil.rmtree(backup, ignore_errors=True)  # of a run that was killed
+        for file in folder.rglob("*") if (folder / MANIFEST).exists() else ():
+            if file.is_file():
+                second = backup / file.relative_to(folder)
+                second.parent.mkdir(parents=True, exist_ok=True)
+                (copy if file.name in _DECLARED else share)(file, second)  # Snakemake writes to those
     try:
         yield
     except BaseException:
         for folder, backup in backups.items():
-            replace_folder(backup, folder)
+            if backup.exists():
+                replace_folder(backup, folder)
         raise
     finally:
         for backup in backups.values():
             shutil.rmtree(backup, ignore_errors=True)
-
-
-def _backup(folder: Path) -> Path:
-    """Share a folder's files with a backup beside it; copy those that Snakemake writes to."""
-    backup = _backup_folder(folder)
-    for file in sorted(path for path in folder.rglob("*") if path.is_file()):
-        second = backup / file.relative_to(folder)
-        second.parent.mkdir(parents=True, exist_ok=True)
-        (copy if file.name in _DECLARED else share)(file, second)
-    return backup
-
-
-def _backup_folder(folder: Path) -> Path:
-    return folder.with_name(f".{folder.name}.kept")

@@ -6,13 +6,11 @@ whatever its exit code, a user's mistake too, and DVC's stages and stages starte
 """
 
 import argparse
-import hashlib
 import logging
 import os
 import signal
 import subprocess
 import sys
-from argparse import Namespace
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
@@ -24,15 +22,16 @@ from dagrpo.core.redaction import hide_secrets_in_tracebacks
 from dagrpo.pipeline import runner
 from dagrpo.pipeline.cache import cache_hit, is_made, waiting_for_equal_job
 from dagrpo.pipeline.declaration import Stage, threads_of
-from dagrpo.pipeline.failure_report import Failure, FailureReport, Kind, is_shown_by_snakemake
+from dagrpo.pipeline.failure_report import FailureReport, Kind, is_shown_by_snakemake
 from dagrpo.pipeline.nodes import command_on_nodes
-from dagrpo.pipeline.record import STATES, configuration_of, damage_found, declared, outputs_of, parts_of, runtime_of
+from dagrpo.pipeline.record import STATES, configuration_of, declared, outputs_of, parts_of, runtime_of
 from dagrpo.pipeline.stages import all_stages
 from dagrpo.trainer.config.runtime import Runtime
 from dagrpo.utils.child_variables import QUIET
 from dagrpo.utils.console import say
 from dagrpo.utils.devices import own_devices
 from dagrpo.utils.failures import MISTAKE, TRANSIENT, exit_code_of, sentence_of, words_of
+from dagrpo.utils.files import digest_of
 from dagrpo.utils.locks import exclusive_access
 from dagrpo.utils.machine import fix_threads
 from dagrpo.utils.watchdog import GRACE, STARTED_BY, name_as_starter, stop_with_the_workflow
@@ -43,56 +42,16 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 TRAINING = frozenset({"sft", "train"})  # stages
 ALL_THE_SAME = "To run it all the same, set runtime.training.require_room to false."
-
-
-def require_planned_room(options: Namespace, runtime: Runtime) -> None:
-    """Raise UserError if the plan of the whole experiment exceeds the visible GPUs, with what to change.
-
-    Checks nothing if runtime.training.require_room is false, or a stage was started by hand, which has no configuration.
-    Where the plan cannot be made, a warning says why: a driver may not say how much memory there is.
-    """
-    configuration = configuration_of(options)
-    if not runtime.training.require_room or not configuration:
-        return
-    # Imported here: they load torch, which other stages do without.
-    from dagrpo.pipeline.plan.machine import machine_for
-    from dagrpo.pipeline.plan.models import Models
-    from dagrpo.pipeline.plan.remedy import refusal
-
-    try:
-        params, machine = whole_params(configuration, runtime), machine_for(None, None)
-        models = Models.of(params)
-        refused = refusal(params, models, machine)
-    except Exception as error:  # noqa: BLE001 - a plan that fails is no reason not to train; the stage itself reports wrong inputs
-        logger.warning("Whether this experiment fits the GPU was not checked: %s", words_of(error))
-        return
-    if refused is not None:
-        raise UserError(f"{refused} {ALL_THE_SAME}")
-
-
-def whole_params(configuration: Mapping[str, Any], runtime: Runtime) -> "Params":
-    """Return an experiment's parameters from those that are not the defaults, by dotted key, and section runtime."""
-    from dagrpo.config.overlay import merged
-    from dagrpo.config.schema import Params, parse
-
-    own: dict[str, Any] = {"runtime": runtime.model_dump()}
-    for key, value in configuration["changed"].items():
-        section = own
-        *above, last = key.split(".")
-        for name in above:
-            section = section.setdefault(name, {})
-        section[last] = value
-    return parse(merged(Params().model_dump(), own))
-
-
 WRITING = STATES / "writing"  # locks of outputs
+Start = Callable[[Sequence[str]], AbstractContextManager[Sequence[str]]]  # of an attempt: from arguments to command
 
 
 def main(arguments: Sequence[str]) -> None:
     """Run the stage that the command line names. Raises SystemExit 1 if it failed, after the reason was shown."""
     hide_secrets_in_tracebacks()
     options = runner.parse(arguments)
-    stage = _named_by(options.job)
+    name = options.job.name  # for messages if the file itself cannot be read
+    stage = all_stages().get(name.rpartition("-")[0], Stage(name=name, work=lambda job: None, reads=()))
     try:
         stage = all_stages()[declared(options.job)["stage"]]
         fix_threads(threads_of(stage, runtime_of(options.runtime)))
@@ -108,7 +67,7 @@ def main(arguments: Sequence[str]) -> None:
         _report_of(stage, options).record_stop()
         raise SystemExit(128 + signal.SIGINT) from None
     except Exception as error:  # as in the frame: a mistake found before any process was started
-        sentence = damage_found(options) or sentence_of(error)
+        sentence = runner.damage_found(options) or sentence_of(error)
         if sentence is None:
             raise
         _report_of(stage, options).record(Kind.MISTAKE, sentence)
@@ -121,17 +80,9 @@ def _sole_writer(outputs: Iterable[Path]) -> Iterator[list[int]]:
 
     Raises UserError naming the process that writes one of them.
     """
+    locks = {path: WRITING / f"{digest_of(str(path))[:16]}.lock" for path in sorted(set(outputs))}
     with ExitStack() as stack:
-        yield [stack.enter_context(exclusive_access(path, _lock_of(path))) for path in sorted(set(outputs))]
-
-
-def _lock_of(path: Path) -> Path:
-    return WRITING / f"{hashlib.sha256(bytes(path)).hexdigest()[:16]}.lock"
-
-
-def _named_by(job: Path) -> Stage:
-    """Return the stage in a job file's name, for messages if the file itself cannot be read."""
-    return all_stages().get(job.name.rpartition("-")[0], Stage(name=job.name, work=lambda job: None, reads=()))
+        yield [stack.enter_context(exclusive_access(path, lock)) for path, lock in locks.items()]
 
 
 def _report_of(stage: Stage, options: argparse.Namespace) -> FailureReport:
@@ -147,8 +98,12 @@ def _supervise(stage: Stage, options: argparse.Namespace, arguments: Sequence[st
     parts_wait = nullcontext(list[int]())  # of a job that spreads each waits by itself
     wait: AbstractContextManager[list[int]] = parts_wait if stage.spreads else waiting_for_equal_job(stage, options)
     with wait as waiting:
-        linking = _whole_cache_hit(stage, options)
-        if linking is not None:
+        if stage.spreads:
+            is_whole = all(is_made(stage, part) or cache_hit(stage, part) for part in parts_of(options))
+            linking = stage if is_whole else None
+        else:
+            linking = cache_hit(stage, options)
+        if linking is not None:  # all outputs that are not made yet
             runner.run(linking, options)
             return
         _make(stage, options, arguments, [*locks, *waiting])
@@ -177,19 +132,6 @@ def _make(stage: Stage, options: argparse.Namespace, arguments: Sequence[str], l
         raise SystemExit(_restarted(stage, start, options, locks))
 
 
-def _whole_cache_hit(stage: Stage, options: argparse.Namespace) -> Stage | None:
-    """Return a stage that links all outputs of a job that are not made yet; None if any has to be made."""
-    if not stage.spreads:
-        return cache_hit(stage, options)
-    is_whole = all(is_made(stage, part) or cache_hit(stage, part) for part in parts_of(options))
-    return stage if is_whole else None
-
-
-Start = Callable[
-    [Sequence[str]], AbstractContextManager[Sequence[str]]
-]  # of an attempt, from its arguments to its command
-
-
 def _restarted(stage: Stage, start: Start, options: argparse.Namespace, locks: Sequence[int]) -> int:
     """Return the exit code of the last attempt: the first that did not crash, or that came after a signal to stop."""
     attempts, previous = Attempts(locks), ""
@@ -205,18 +147,13 @@ def _restarted(stage: Stage, start: Start, options: argparse.Namespace, locks: S
         failure = report.record_crash(f"it ended with {f'signal {-code}' if code < 0 else f'exit code {code}'}.")
         if failure.kind == Kind.MISTAKE:  # of a rank; `srun` ends with the code of another
             return MISTAKE
-        _print_crash(failure, previous, is_last=number > stage.restarts)
+        is_last = number > stage.restarts
+        if not (is_last and is_shown_by_snakemake()):
+            how = "crashed in the same way." if failure.sentence == previous else f"crashed: {failure.sentence}"
+            then = "That was the last attempt." if is_last else "It goes on from its last state."
+            say(f"{failure.what}: attempt {failure.attempt} {how} {then} Log: {failure.log}")
         previous = failure.sentence
     return code if code >= 0 else 128 - code
-
-
-def _print_crash(failure: Failure, previous: str, *, is_last: bool) -> None:
-    """Print why an attempt crashed, except the last one under Snakemake, which prints it itself."""
-    if is_last and is_shown_by_snakemake():
-        return
-    how = "crashed in the same way." if failure.sentence == previous else f"crashed: {failure.sentence}"
-    then = "That was the last attempt." if is_last else "It goes on from its last state."
-    say(f"{failure.what}: attempt {failure.attempt} {how} {then} Log: {failure.log}")
 
 
 class Attempts:
@@ -249,3 +186,37 @@ class Attempts:
         self.stopped_by = signum
         if signum == signal.SIGTERM and self._process is not None:  # a terminal sends SIGINT to the process, too
             self._process.terminate()
+
+
+def require_planned_room(options: argparse.Namespace, runtime: Runtime) -> None:
+    """Raise UserError if the plan of the whole experiment exceeds the visible GPUs, with what to change.
+
+    Checks nothing if runtime.training.require_room is false, or a stage was started by hand, which has no configuration.
+    Where the plan cannot be made, a warning says why: a driver may not say how much memory there is.
+    """
+    configuration = configuration_of(options)
+    if not runtime.training.require_room or not configuration:
+        return
+    # Imported here: they load torch, which other stages do without.
+    from dagrpo.pipeline.plan.machine import machine_for
+    from dagrpo.pipeline.plan.models import Models
+    from dagrpo.pipeline.plan.remedy import refusal
+
+    try:
+        params, machine = whole_params(configuration, runtime), machine_for(None, None)
+        models = Models.of(params)
+        refused = refusal(params, models, machine)
+    except Exception as error:  # noqa: BLE001 - a plan that fails is no reason not to train; the stage itself reports wrong inputs
+        logger.warning("Whether this experiment fits the GPU was not checked: %s", words_of(error))
+        return
+    if refused is not None:
+        raise UserError(f"{refused} {ALL_THE_SAME}")
+
+
+def whole_params(configuration: Mapping[str, Any], runtime: Runtime) -> "Params":
+    """Return an experiment's parameters from those that are not the defaults, by dotted key, and section runtime."""
+    from dagrpo.config.overlay import merged, with_keys
+    from dagrpo.config.schema import Params, parse
+
+    own = with_keys({"runtime": runtime.model_dump()}, configuration["changed"])
+    return parse(merged(Params().model_dump(), own))

@@ -19,7 +19,6 @@ from dagrpo.pipeline.changes.executions import (
     stage_and_seed,
 )
 from dagrpo.pipeline.changes.today import Today
-from dagrpo.pipeline.record import is_marked_damaged
 from dagrpo.pipeline.snakemake_private import is_unfinished
 from dagrpo.pipeline.stages import all_stages
 from dagrpo.utils.provenance import TOPS
@@ -113,21 +112,12 @@ def _ancestors(record: ExecutionRecord) -> list[ExecutionRecord]:
 
 def _reason(record: ExecutionRecord, changes: Changes) -> Reason | None:
     own_changes = changes.of(record)
-    notes = _notes(record, is_changed=bool(own_changes))
-    if not own_changes and not notes:
+    if not own_changes and not is_unfinished(record.provenance):
         return None
+    notes = () if own_changes else ("a run has begun it and has not ended it",)  # a changed one is unfinished, too
     code = {each.name: each.before for each in own_changes if each.kind == Kind.CODE and each.before and each.now}
     lines = {file: tuple(changed_lines(file, digest)) for file, digest in code.items()}
-    return Reason(what=record.what, changes=tuple(own_changes), lines=lines, notes=tuple(notes))
-
-
-def _notes(record: ExecutionRecord, *, is_changed: bool) -> list[str]:
-    notes = []
-    if is_unfinished(record.provenance) and not is_changed:  # a changed one is recorded as unfinished, too
-        notes.append("a run has begun it and has not ended it")
-    if is_marked_damaged(record.experiment, record.provenance):
-        notes.append("a later stage has found one of its outputs damaged")
-    return notes
+    return Reason(what=record.what, changes=tuple(own_changes), lines=lines, notes=notes)
 
 
 def rendered(explanation: Explanation) -> Group:

@@ -20,7 +20,6 @@ from dagrpo.pipeline.dag import PlannedJob, all_files, by_job, planned_jobs, see
 from dagrpo.pipeline.declaration import RAW
 from dagrpo.pipeline.job_files import job_file, recorded_code
 from dagrpo.pipeline.raw_inputs import changed_raw, missing_raw
-from dagrpo.pipeline.record import is_marked_damaged, unmark_damaged
 from dagrpo.pipeline.snakemake_private import (
     is_unfinished,
     record_finished,
@@ -41,7 +40,7 @@ def reconcile(params: Params, experiment: str) -> None:
     for parts in by_job(planned_jobs(params, experiment)):
         _make_writable(parts)
         there = [part for part in parts if Path(part.provenance).is_file()]
-        if all(_is_believed(experiment, part) for part in there):
+        if all(_is_known(part) and _is_untouched(part) for part in there):
             continue
         current = [part for part in there if is_current(part, params)]
         _record(current, params)
@@ -52,7 +51,6 @@ def reconcile(params: Params, experiment: str) -> None:
             _name_changed_raw_files(part)
             for path in part.files:
                 record_unfinished(Path(path))
-    unmark_damaged(experiment)
 
 
 def _name_changed_raw_files(part: PlannedJob) -> None:
@@ -70,11 +68,6 @@ def _make_writable(parts: Sequence[PlannedJob]) -> None:
     for path in sorted(all_files(parts), key=lambda path: path.endswith(PROVENANCE)):
         with suppress(PermissionError):  # another user's
             unshare(Path(path))
-
-
-def _is_believed(experiment: str, part: PlannedJob) -> bool:
-    provenance = Path(part.provenance)
-    return _is_known(part) and not is_marked_damaged(experiment, provenance) and _is_untouched(part)
 
 
 def _is_untouched(part: PlannedJob) -> bool:
