@@ -118,7 +118,9 @@ def take_outputs(job: Job, source: Path) -> None:
     for name, path in job.outputs.items():
         if name == "provenance":
             continue
-        original = _as_beside(source, path)
+        top, _, *inner = path.parts
+        seed = SEED.search(source.as_posix())
+        original = Path(SEED.sub(seed[0] if seed else "", Path(top, source.parts[1], *inner).as_posix()))
         if path.name == MANIFEST:
             _share_folder(original.parent, path.parent)
         else:
@@ -126,13 +128,6 @@ def take_outputs(job: Job, source: Path) -> None:
         if sha256_of(path) != digests.get(str(original)):
             raise UserError(f"{original} changed while it was copied: run again.")
     say(f"{job.stage}: cache hit, taken from {source.parent}.")
-
-
-def _as_beside(source: Path, path: Path) -> Path:
-    """Return the path that corresponds to this one in the experiment and seed of another file."""
-    top, _, *inner = path.parts
-    seed = SEED.search(source.as_posix())
-    return Path(SEED.sub(seed[0] if seed else "", Path(top, source.parts[1], *inner).as_posix()))
 
 
 def _is_the_same(candidate: Path, record: Mapping[str, Any]) -> bool:

@@ -1,7 +1,7 @@
 """Jobs of an experiment, computed from the stages' declarations alone."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from graphlib import TopologicalSorter
@@ -50,7 +50,12 @@ def planned_jobs(params: Params, experiment: str) -> list[PlannedJob]:
 
     `experiment` names its folders: an override run has others than the experiment of its parameters.
     """
-    return [job for stage in in_order() for job in _jobs_of(stage, params, experiment)]
+    jobs = list[PlannedJob]()
+    for stage in in_order():
+        names = wildcards_of(stage)
+        for chosen in product(*(_values(name, params, experiment, evaluated="seed" in names) for name in names)):
+            jobs += parts_of(stage, params, dict(zip(names, chosen, strict=True)))
+    return jobs
 
 
 def by_job(parts: Iterable[PlannedJob]) -> list[list[PlannedJob]]:
@@ -62,26 +67,18 @@ def by_job(parts: Iterable[PlannedJob]) -> list[list[PlannedJob]]:
     return list(jobs.values())
 
 
-def _jobs_of(stage: Stage, params: Params, experiment: str) -> Iterator[PlannedJob]:
-    names = wildcards_of(stage)
-    for chosen in product(*(_values(name, params, experiment, evaluated="seed" in names) for name in names)):
-        yield from parts_of(stage, params, dict(zip(names, chosen, strict=True)))
-
-
 def parts_of(stage: Stage, params: Params, wildcards: Mapping[str, str]) -> list[PlannedJob]:
     """Return the parts of the job with these wildcards: of a stage that does not spread, the job."""
     values = [{stage.spreads: value} for value in spread(stage, params)] if stage.spreads else [{}]
-    return [_planned(stage, params, {**wildcards, **value}) for value in values]
-
-
-def _planned(stage: Stage, params: Params, wildcards: Mapping[str, str]) -> PlannedJob:
-    outputs = patterns_of(stage.outputs)
-    return PlannedJob(
-        stage=stage.name,
-        wildcards=wildcards,
-        inputs={name: tuple(input_paths(stage, name, params, wildcards)) for name in stage.inputs},
-        outputs={name: tuple(path.format(**wildcards) for path in paths) for name, paths in outputs.items()},
-    )
+    return [
+        PlannedJob(
+            stage=stage.name,
+            wildcards=own,
+            inputs={name: tuple(input_paths(stage, name, params, own)) for name in stage.inputs},
+            outputs={n: tuple(path.format(**own) for path in paths) for n, paths in patterns_of(stage.outputs).items()},
+        )
+        for own in ({**wildcards, **value} for value in values)
+    ]
 
 
 def input_paths(stage: Stage, name: str, params: Params, wildcards: Mapping[str, str]) -> list[str]:
@@ -94,32 +91,23 @@ def input_paths(stage: Stage, name: str, params: Params, wildcards: Mapping[str,
         return [path for path in given(params, wildcards) if name != RAW or Path(path).is_file()]
     fixed = dict(wildcards) | {"train": params.experiment.train, "first_seed": str(params.experiment.seeds[0])}
     fixed |= {"checkpoint": POLICIES[wildcards["policy"]]} if "policy" in wildcards else {}
-    return [path for pattern in input_patterns(stage)[name] for path in _over_all(pattern, params, fixed)]
-
-
-def _over_all(pattern: str, params: Params, fixed: Mapping[str, str]) -> Iterator[str]:
-    """Yield a pattern's paths: one for each value of the wildcards that `fixed` lacks."""
-    free = [name for name in names_in(pattern) if name not in fixed]
-    for chosen in product(
-        *(_values(name, params, fixed["experiment"], evaluated="{seed}" in pattern) for name in free)
-    ):
-        yield pattern.format(**fixed, **dict(zip(free, chosen, strict=True)))
+    paths = list[str]()
+    for pattern in input_patterns(stage)[name]:
+        free = [each for each in names_in(pattern) if each not in fixed]  # which stand for all their values
+        values = [_values(each, params, fixed["experiment"], evaluated="{seed}" in pattern) for each in free]
+        paths += [pattern.format(**fixed, **dict(zip(free, chosen, strict=True))) for chosen in product(*values)]
+    return paths
 
 
 def _values(name: str, params: Params, experiment: str, *, evaluated: bool) -> Sequence[str]:
     """Return every value of a wildcard. `evaluated`: of the tasks those that are evaluated alone."""
-    match name:
-        case "experiment":
-            return [experiment]
-        case "model":
-            return [params.model.name]
-        case "seed":
-            return [str(seed) for seed in params.experiment.seeds]
-        case "task":
-            return params.experiment.evaluate if evaluated else params.experiment.tasks
-        case "policy":
-            return list(POLICIES)
-    raise AssertionError(f"{{{name}}} is not a wildcard of stages")
+    return {
+        "experiment": [experiment],
+        "model": [params.model.name],
+        "seed": [str(seed) for seed in params.experiment.seeds],
+        "task": params.experiment.evaluate if evaluated else params.experiment.tasks,
+        "policy": list(POLICIES),
+    }[name]
 
 
 def wildcards_of(stage: Stage) -> list[str]:
@@ -144,16 +132,10 @@ def over_spread(path: str, stage: Stage, params: Params) -> list[str]:
 
 def input_patterns(stage: Stage) -> Mapping[str, tuple[str, ...]]:
     """Return the patterns of a stage's inputs by name, with those that EARLIER_PROVENANCE stands for."""
-    return _input_patterns(stage.name)
-
-
-@cache
-def _input_patterns(name: str) -> Mapping[str, tuple[str, ...]]:
-    patterns = patterns_of(all_stages()[name].inputs)
-    later = {name, *_stages_after(name)}
-    earlier = [
-        str(stage.outputs[PROVENANCE_OUTPUT]) for each, stage in sorted(all_stages().items()) if each not in later
-    ]
+    patterns = patterns_of(stage.inputs)
+    later = {stage.name, *_stages_after(stage.name)}
+    others = [other for name, other in sorted(all_stages().items()) if name not in later]
+    earlier = [str(other.outputs[PROVENANCE_OUTPUT]) for other in others]
     return {key: tuple(earlier) if paths == (EARLIER_PROVENANCE,) else paths for key, paths in patterns.items()}
 
 
@@ -191,8 +173,13 @@ def stage_of(path: str) -> str | None:
     A folder ends with a slash. None if no stage writes the path.
     """
     if path.endswith("/"):
-        path = next((pattern for pattern, _ in _patterns() if expression(_parent(pattern)).fullmatch(path[:-1])), path)
-    return next((name for pattern, name in _patterns() if _expression(pattern).fullmatch(path)), None)
+        folders = {pattern: expression(pattern.rpartition("/")[0]) for pattern, _ in _patterns()}
+        path = next((pattern for pattern, folder in folders.items() if folder.fullmatch(path[:-1])), path)
+    for pattern, name in _patterns():
+        folder = pattern.removesuffix(f"/{MANIFEST}")
+        if expression(folder, below=folder != pattern).fullmatch(path):
+            return name
+    return None
 
 
 def seed_of(path: str) -> int | None:
@@ -214,20 +201,10 @@ def _patterns() -> tuple[tuple[str, str], ...]:
 
 
 @cache
-def _expression(pattern: str) -> re.Pattern[str]:
-    is_folder = pattern.endswith(f"/{MANIFEST}")
-    return expression(_parent(pattern), below=True) if is_folder else expression(pattern)
-
-
-@cache
 def expression(pattern: str, *, below: bool = False) -> re.Pattern[str]:
     """Return the regular expression of a pattern's paths; `below`: also of all that is below them."""
     text = r"[^/]+".join(re.escape(part) for part in NAME_IN_BRACES.split(pattern)[::2])
     return re.compile(f"{text}(/.*)?" if below else text)
-
-
-def _parent(pattern: str) -> str:
-    return pattern.rpartition("/")[0]
 
 
 def all_files(jobs: Iterable[PlannedJob]) -> list[str]:

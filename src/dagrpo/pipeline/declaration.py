@@ -12,7 +12,9 @@ from dagrpo.core.section import Section
 from dagrpo.trainer.config.runtime import Runtime
 
 if TYPE_CHECKING:
-    from dagrpo.config.schema import Params
+    from dagrpo.config.schema import Params as Params
+else:
+    Params = Any  # for annotations: a stage that imports the schema has all of it as its code
 
 WILDCARDS = ("experiment", "model", "seed", "task", "policy")  # of outputs, in the order of a job's name
 STANDING_FOR = ("train", "first_seed", "checkpoint", "earlier_provenance")  # in inputs, for what the parameters name
@@ -32,7 +34,7 @@ POLICIES = {"base": "sft", "trained": "exported"}  # what is evaluated: each pol
 EARLIER_PROVENANCE = "{earlier_provenance}"  # of all jobs of the stages that do not come after this one
 Paths = str | tuple[str, ...]  # one pattern, or several under one name
 Wildcards = Mapping[str, str]
-Files = Callable[["Params", Wildcards], Iterable[str]]  # of the parameters and of a job's wildcards
+Files = Callable[[Params, Wildcards], Iterable[str]]  # of the parameters and of a job's wildcards
 
 
 class Shared(ExitStack):
@@ -91,34 +93,12 @@ class Needs:
     """The resources of a job on each of its nodes. Memory and time grow with the bytes of its checkpoint: a fixed part and a multiple."""
 
     threads: int = 1  # of all its processes; rounding of sums depends on it, so it must not depend on the machine
-    beside: int = (
-        0  # threads of servers and graders that work beside these processes on a CPU; a scheduler gives cores for both
-    )
+    beside: int = 0  # threads of servers and graders beside these processes on a CPU; a scheduler gives cores for both
     gpus: int = 0  # if the machine has any; without one, a stage that needs a GPU runs on the CPU
     memory_mb: int = 2000
     memory_per_byte: float = 0.0  # bytes of memory per byte of the checkpoint that the job reads
     minutes: int = 60  # a limit for cluster schedulers, of one attempt
     minutes_per_gb: float = 0.0  # of the checkpoint that the job reads
-
-
-def _one_thread(runtime: Runtime) -> Needs:
-    return Needs()
-
-
-def _one_node(runtime: Runtime) -> int:
-    return 1
-
-
-def _one_process(runtime: Runtime) -> int:
-    return 1
-
-
-def _always(params: Mapping[str, Any]) -> bool:
-    return True
-
-
-def _by_seed(params: Mapping[str, Any], inputs: Mapping[str, Sequence[Path]]) -> bool:
-    return True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,20 +124,19 @@ class Stage:
     spreads: str = ""  # a wildcard of its outputs; "": a job for each value of all of them
     label: str = "{experiment}"  # of a job on the screen, after the stage's name
     selects: tuple[str, ...] = ()  # kinds of plug-in of which it runs the ones that the parameters name
-    extends: tuple[
-        str, ...
-    ] = ()  # keys of `reads` that change no finished step: a run resumes from its state with others
-    needs: Callable[[Runtime], Needs] = _one_thread
+    extends: tuple[str, ...] = ()  # keys of `reads` that change no finished step: a run resumes with others
+    needs: Callable[[Runtime], Needs] = lambda runtime: Needs()
     restarts: int = 0  # after a crash; never after a mistake of the user's
-    processes: Callable[[Runtime], int] = _one_process  # that are launched together, on each node
-    nodes: Callable[[Runtime], int] = _one_node  # machines, each with these needs
+    processes: Callable[[Runtime], int] = lambda runtime: 1  # that are launched together, on each node
+    nodes: Callable[[Runtime], int] = lambda runtime: 1  # machines, each with these needs
     # False for parameters with which the work starts these processes itself, so that it runs once
-    launched: Callable[[Mapping[str, Any]], bool] = _always
+    launched: Callable[[Mapping[str, Any]], bool] = lambda params: True
     # of its parameters and inputs: False if the outputs are the same for all seeds, so that one seed's job makes them for all
-    seeded: Callable[[Mapping[str, Any], Mapping[str, Sequence[Path]]], bool] = _by_seed
+    seeded: Callable[[Mapping[str, Any], Mapping[str, Sequence[Path]]], bool] = lambda params, inputs: True
     metrics: tuple[str, ...] = ()  # outputs that DVC shows as metrics
     pages: Mapping[str, str] = field(default_factory=dict)  # outputs in Snakemake's report, with what each shows
-    reusable: Callable[[Mapping[str, Any]], bool] = _always  # True if parameters and inputs determine the outputs
+    # of its parameters: whether they and the inputs determine the outputs
+    reusable: Callable[[Mapping[str, Any]], bool] = lambda params: True
 
     def __post_init__(self) -> None:
         """Raise UserError if the declaration has no output `provenance`, or names a wildcard that does not exist."""

@@ -45,11 +45,11 @@ WITHOUT_EFFECT = (
 PARSED = Path(".state/imports.json")
 _OWN = ("src/dagrpo/", "packages/")  # starts of the names of this project's files: nothing reads their docstrings
 STAGES = "dagrpo.pipeline.stages"  # the one part of these whose code is a stage's own
-_NAMED_BESIDE = re.compile(
-    r"""["']([\w-][\w.-]*\.(?:j2|js|yaml|py))["']"""
-)  # a text with the name of such a file, and nothing else
+# A text with the name of such a file, and nothing else.
+_NAMED_BESIDE = re.compile(r"""["']([\w-][\w.-]*\.(?:j2|js|yaml|py))["']""")
 _NAMED_MODULE = re.compile(r"""["'](dagrpo\w*(?:\.\w+)+)["']""")  # such as what python -m runs
 _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+_NEVER_RUNS = ("TYPE_CHECKING", "typing.TYPE_CHECKING")  # conditions whose body is for type checkers
 _OF_STATEMENTS = ("body", "orelse", "handlers", "finalbody", "cases")  # the fields of a node that hold statements
 
 
@@ -146,14 +146,13 @@ def _fields(node: ast.AST, *, own: bool) -> list[tuple[str, Any]]:
 
 def _files(starts: tuple[str, ...]) -> set[Path]:
     packages = {*PACKAGES, *(start.partition(".")[0] for start in starts)}
-    waiting, files = (
-        [parent for start in starts for name in _modules(start) for parent in _with_parents(name)],
-        set[Path](),
-    )
+    waiting = [parent for start in starts for name in _modules(start) for parent in _with_parents(name)]
+    files = set[Path]()
     while waiting:
         module = waiting.pop()
         file = _file_of(module)
-        if file is None or file in files or _is_without_effect(module):
+        hidden = any(f"{module}.".startswith(f"{name}.") for name in WITHOUT_EFFECT)
+        if file is None or file in files or (hidden and not f"{module}.".startswith(f"{STAGES}.")):
             continue
         files.add(file)
         files |= _beside(file)
@@ -189,12 +188,6 @@ def _named_beside(file: Path) -> tuple[Path, ...]:
     return tuple(place for place in map(file.with_name, sorted(set(names))) if place.is_file())
 
 
-def _is_without_effect(module: str) -> bool:
-    if module == STAGES or module.startswith(f"{STAGES}."):
-        return False
-    return any(module == name or module.startswith(f"{name}.") for name in WITHOUT_EFFECT)
-
-
 @cache
 def _imports(file: Path, module: str) -> tuple[str, ...]:
     """List every module that a file may import, parent packages included; a name other than a module's has no file."""
@@ -202,14 +195,9 @@ def _imports(file: Path, module: str) -> tuple[str, ...]:
     if parsed.get(module, {}).get("digest") != digest:
         named = sorted(set(_NAMED_MODULE.findall(file.read_text(encoding="utf-8", errors="replace"))))
         parsed[module] = {"digest": digest, "imports": sorted(set(_imported_by(file, module))), "named": named}
-    started = [name for name in parsed[module]["named"] if _is_module(name)]
+    places = {name: _file_of(name) for name in parsed[module]["named"]}  # a package is named for its registry alone
+    started = [name for name, place in places.items() if place is not None and place.name != "__init__.py"]
     return (*parsed[module]["imports"], *(parent for name in started for parent in _with_parents(name)))
-
-
-def _is_module(name: str) -> bool:
-    """Return False for the name of a package, which is that of a registry, and for any other text."""
-    found = _file_of(name)
-    return found is not None and found.name != "__init__.py"
 
 
 @cache
@@ -224,13 +212,18 @@ def _parsed_before() -> dict[str, dict[str, Any]]:
 
 
 def _imported_by(file: Path, module: str) -> Iterator[str]:
-    package = module if file.name == "__init__.py" else module.rpartition(".")[0]
-    for node in _statements(_parsed(file)):
+    try:
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+    except (SyntaxError, UnicodeDecodeError) as error:
+        raise UserError(f"{file} is not Python ({error}): correct it.") from None
+    package = module.split(".") if file.name == "__init__.py" else module.split(".")[:-1]
+    for node in _statements(tree):
         names: list[str] = []
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            base = _absolute(node, package)
+            above = package[: len(package) - node.level + 1] if node.level else []
+            base = ".".join([*above, *([node.module] if node.module else [])])
             names = [base, *(f"{base}.{alias.name}" for alias in node.names)]
         yield from (parent for name in names for parent in _with_parents(name))
 
@@ -241,30 +234,11 @@ def _statements(outer: ast.AST) -> Iterator[ast.AST]:
     while waiting:  # no recursion: a chain of elif is as deep as it is long
         around = waiting.pop()
         for field in _OF_STATEMENTS:
-            if field == "body" and _is_for_type_checkers(around):
+            if field == "body" and isinstance(around, ast.If) and ast.unparse(around.test) in _NEVER_RUNS:
                 continue
             inner = getattr(around, field, ())
             yield from inner
             waiting += inner
-
-
-def _is_for_type_checkers(node: ast.AST) -> bool:
-    """Return True for `if TYPE_CHECKING:`, whose body never runs."""
-    return isinstance(node, ast.If) and ast.unparse(node.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING")
-
-
-def _parsed(file: Path) -> ast.Module:
-    try:
-        return ast.parse(file.read_text(encoding="utf-8"))
-    except (SyntaxError, UnicodeDecodeError) as error:
-        raise UserError(f"{file} is not Python ({error}): correct it.") from None
-
-
-def _absolute(node: ast.ImportFrom, package: str) -> str:
-    if node.level == 0:
-        return node.module or ""
-    parts = package.split(".")
-    return ".".join([*parts[: len(parts) - node.level + 1], *([node.module] if node.module else [])])
 
 
 def _with_parents(module: str) -> Iterator[str]:

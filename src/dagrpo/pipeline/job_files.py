@@ -5,6 +5,7 @@ compares: another value is another name.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -52,11 +53,8 @@ def code_files(params: Params, stage: Stage) -> list[str]:
 
 def tasks_of(params: Params, stage: Stage) -> list[str]:
     """List the tasks whose data a stage reads or makes: of one that reads the training task's alone, another task is no part."""
-    if any(
-        "task" in names_in(path)
-        for files in (stage.inputs, stage.outputs)
-        for path in chain(*patterns_of(files).values())
-    ):
+    patterns = chain(*patterns_of(stage.inputs).values(), *patterns_of(stage.outputs).values())
+    if any("task" in names_in(path) for path in patterns):
         return list(params.experiment.tasks)
     chosen = [given for name, given in stage.inputs.items() if callable(given) and name != RAW]
     paths = [Path(path) for given in chosen for path in given(params, {"experiment": "experiment"})]
@@ -96,16 +94,11 @@ def overrides_file(overrides: Mapping[str, Any]) -> str:
 
 def _file(name: str, content: dict[str, Any]) -> str:
     path = JOBS / f"{name}-{digest_of(content)[:16]}.json"
-    if not _holds(path, json_text(content)):
-        write_json(path, content)
+    with suppress(OSError):  # missing or unreadable
+        if path.read_bytes() == json_text(content).encode():
+            return str(path)
+    write_json(path, content)
     return str(path)
-
-
-def _holds(path: Path, text: str) -> bool:
-    try:
-        return path.read_bytes() == text.encode()
-    except OSError:  # missing or unreadable
-        return False
 
 
 def file_arguments(
@@ -143,12 +136,8 @@ def minutes(needs: Needs, inputs: Sequence[str]) -> int:
 
 
 def _bytes_of_checkpoints(inputs: Sequence[str]) -> int:
-    return sum(_bytes_of(Path(path)) for path in inputs if path.endswith(f"/{MANIFEST}"))
-
-
-def _bytes_of(manifest: Path) -> int:
-    """Return the bytes of a checkpoint's files; 0 if its manifest is missing or damaged, which the stage then reports."""
-    try:
-        return sum(entry.bytes for entry in listed_files(manifest).values())
-    except UserError:
-        return 0
+    total = 0
+    for manifest in (Path(path) for path in inputs if path.endswith(f"/{MANIFEST}")):
+        with suppress(UserError):  # missing or damaged, which the stage then reports
+            total += sum(entry.bytes for entry in listed_files(manifest).values())
+    return total

@@ -203,10 +203,8 @@ def main() -> None:
             raise SystemExit(run_ranks(options))
         from dagrpo.engine.nodes import serve
 
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(
-                number, lambda number, frame: sys.exit(0)
-            )  # `srun` would kill ranks that still save their state
+        for number in (signal.SIGTERM, signal.SIGINT):  # `srun` would kill ranks that still save their state
+            signal.signal(number, lambda number, frame: sys.exit(0))
         os.umask(0o077)
         serve(options.servers, options.node - options.nodes, own_address(options.address.rpartition(":")[0]))
     except UserError as error:

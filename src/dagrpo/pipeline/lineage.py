@@ -9,7 +9,6 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from rich.markup import escape
 from rich.tree import Tree
@@ -27,11 +26,32 @@ _DIGEST = re.compile(r"(?:sha256:)?([0-9a-f]{8,64})")
 CANDIDATES_SHOWN = 5
 
 
-class Graph:
-    """A graph of files (path and content) and executions. Earlier executions in the list win where two made a file."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Branch:
+    """A file, and the files on its far side: its sources when walking up, what was made from it when walking down."""
 
-    def __init__(self, executions: Sequence[Execution], root: Path) -> None:
-        self._root = root
+    file: File
+    made_by: Execution | None  # None: raw data, or content from before any record
+    state: str  # "", "missing", "overwritten" or "changed"
+    repeated: bool  # shown with its branches elsewhere in the same tree
+    branches: tuple["Branch", ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lineage:
+    """The position of one file between raw data and scores."""
+
+    up: Branch
+    down: Branch
+    same_content: tuple[str, ...]  # other paths that hold, or held, the same bytes
+
+
+class Graph:
+    """A graph of files (path and content) and executions."""
+
+    def __init__(self, executions: Sequence[Execution], root: Path, raw: frozenset[File] = frozenset()) -> None:
+        """Take the executions, earlier ones first where two made a file, and the raw files that data cards name."""
+        self._root, self._raw = root, raw
         self._made_by: dict[File, Execution] = {}
         self._used_by: dict[File, list[Execution]] = defaultdict(list)
         self._files: dict[str, list[File]] = defaultdict(list)  # by digest
@@ -49,18 +69,39 @@ class Graph:
 
     def maker(self, file: File) -> Execution | None:
         """Return the execution that wrote the file, or else one that wrote the same content at another path."""
-        places = (file, *self._files.get(file.digest, ()))
-        return next((self._made_by[place] for place in places if place in self._made_by), None)
+        return next((self._made_by[place] for place in (file, *self.places(file)) if place in self._made_by), None)
 
-    def users(self, file: File) -> list[Execution]:
-        """Return the executions that read the file, or else those that read the same content at another path."""
-        if file in self._used_by:
-            return self._used_by[file]
-        return [execution for place in self._files.get(file.digest, ()) for execution in self._used_by.get(place, ())]
+    def places(self, file: File) -> Sequence[File]:
+        """Return the files with that content."""
+        return self._files.get(file.digest, ())
 
-    def same_content(self, file: File) -> list[File]:
-        """Return the other paths at which that content is known."""
-        return [place for place in self._files[file.digest] if place != file]
+    def sources(self, file: File) -> Sequence[File]:
+        """Return what the maker of a file has read."""
+        maker = self.maker(file)
+        return maker.inputs if maker else ()
+
+    def products(self, file: File) -> Sequence[File]:
+        """Return what was made from the file, or else from the same content at another path."""
+        places = (file,) if file in self._used_by else self.places(file)
+        users = [execution for place in places for execution in self._used_by.get(place, ())]
+        return list(dict.fromkeys(output for user in users for output in user.outputs))
+
+    def tree(self, file: File, following: Callable[[File], Sequence[File]]) -> Branch:
+        """Return the tree of the files that follow a file, each with its branches once."""
+        seen: set[File] = set()
+
+        def grow(file: File) -> Branch:
+            repeated = file in seen
+            seen.add(file)
+            return Branch(
+                file=file,
+                made_by=self.maker(file),
+                state="" if file in self._raw else self.state(file),
+                repeated=repeated,
+                branches=() if repeated else tuple(grow(other) for other in following(file)),
+            )
+
+        return grow(file)
 
     def state(self, file: File) -> str:
         """Return how the tree differs from the record: `missing`, `overwritten` by another execution, or `changed` by hand."""
@@ -76,7 +117,9 @@ class Graph:
 
         UserError when nothing on record matches, or a digest matches several contents.
         """
-        path = self._relative(target)
+        given = Path(target, MANIFEST) if Path(target).is_dir() else Path(target)
+        absolute, root = given.absolute(), self._root.absolute()
+        path = str(absolute.relative_to(root) if absolute.is_relative_to(root) else given)
         now = self._now(path)
         if now is not None or path in self._contents:
             return self._at(path, now)
@@ -104,11 +147,6 @@ class Graph:
         places = self._files[matches[0]]
         return next((place for place in places if not self.state(place)), places[0])
 
-    def _relative(self, target: str) -> str:
-        path = Path(target) if not Path(target).is_dir() else Path(target) / MANIFEST
-        absolute, root = path.absolute(), self._root.absolute()
-        return str(absolute.relative_to(root)) if absolute.is_relative_to(root) else str(path)
-
     def _now(self, path: str) -> str | None:
         if path not in self._digest_now:
             file = self._root / path
@@ -122,26 +160,6 @@ PIPE_WIDTH = 200
 LONGEST_TEXT = 1000  # characters of a path
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Branch:
-    """A file, and the files on its far side: its sources when walking up, what was made from it when walking down."""
-
-    file: File
-    made_by: Execution | None  # None: raw data, or content from before any record
-    state: str  # "", "missing", "overwritten" or "changed"
-    repeated: bool  # shown with its branches elsewhere in the same tree
-    branches: tuple["Branch", ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lineage:
-    """The position of one file between raw data and scores."""
-
-    up: Branch
-    down: Branch
-    same_content: tuple[str, ...]  # other paths that hold, or held, the same bytes
-
-
 def lineage(target: str, root: Path | None = None, history: bool = True) -> Lineage:
     """Return the lineage of a path, a checkpoint folder or a digest. UserError when it is not on record, or ambiguous.
 
@@ -150,14 +168,10 @@ def lineage(target: str, root: Path | None = None, history: bool = True) -> Line
     root = root or Path.cwd()
     current, raw = _from_tree(root)
     past = past_executions(root) if history else []
-    graph = Graph(list(dict.fromkeys([*current, *past])), root)
+    graph = Graph(list(dict.fromkeys([*current, *past])), root, raw)
     file = graph.find(target)
-    walk = _Walk(graph, raw)
-    return Lineage(
-        up=walk.tree(file, walk.sources),
-        down=walk.tree(file, walk.products),
-        same_content=tuple(place.path for place in graph.same_content(file)),
-    )
+    others = tuple(place.path for place in graph.places(file) if place != file)
+    return Lineage(up=graph.tree(file, graph.sources), down=graph.tree(file, graph.products), same_content=others)
 
 
 def show(target: str) -> None:
@@ -167,39 +181,12 @@ def show(target: str) -> None:
         console.width = PIPE_WIDTH
     with VisibleConsole(stderr=True).status("reading provenance files and the history of runs"):
         result = lineage(target)
-    console.print(_rich("made from", result.up))
-    console.print(_rich("used for", result.down))
+    for title, branch in (("made from", result.up), ("used for", result.down)):
+        tree = Tree(f"[bold]{title}[/bold]")
+        _attach(tree, branch)
+        console.print(tree)
     if result.same_content:
         console.print(f"same content: {_text(', '.join(result.same_content))}")
-
-
-class _Walk:
-    def __init__(self, graph: Graph, raw: frozenset[File]) -> None:
-        self._graph = graph
-        self._raw = raw
-
-    def sources(self, file: File) -> list[File]:
-        maker = self._graph.maker(file)
-        return list(maker.inputs) if maker else []
-
-    def products(self, file: File) -> list[File]:
-        return list(dict.fromkeys(output for user in self._graph.users(file) for output in user.outputs))
-
-    def tree(self, file: File, following: Callable[[File], list[File]]) -> Branch:
-        seen: set[File] = set()
-
-        def grow(file: File) -> Branch:
-            repeated = file in seen
-            seen.add(file)
-            return Branch(
-                file=file,
-                made_by=self._graph.maker(file),
-                state="" if file in self._raw else self._graph.state(file),
-                repeated=repeated,
-                branches=() if repeated else tuple(grow(other) for other in following(file)),
-            )
-
-        return grow(file)
 
 
 def _from_tree(root: Path) -> tuple[list[Execution], frozenset[File]]:
@@ -216,26 +203,13 @@ def _from_tree(root: Path) -> tuple[list[Execution], frozenset[File]]:
 
 
 def _raw_files(execution: Execution, root: Path) -> list[File]:
-    cards = [file for file in execution.outputs if Path(file.path).name == CARD and (root / file.path).is_file()]
-    return [
-        File(f"{_source(card)}/{name}", digest)
-        for file in cards
-        if sha256_of(root / file.path) == file.digest
-        for card in (read_object(root / file.path),)
-        for name, digest in card["raw"].items()
-    ]
-
-
-def _source(card: dict[str, Any]) -> str:
-    return (
-        f"{card.get('source')}@{card['revision'][:DIGITS_SHOWN]}" if card.get("revision") else str(card.get("source"))
-    )
-
-
-def _rich(title: str, branch: Branch) -> Tree:
-    root = Tree(f"[bold]{title}[/bold]")
-    _attach(root, branch)
-    return root
+    found = list[File]()
+    for path, digest in ((root / file.path, file.digest) for file in execution.outputs):
+        if path.name == CARD and path.is_file() and sha256_of(path) == digest:
+            card = read_object(path)
+            at = f"@{card['revision'][:DIGITS_SHOWN]}" if card.get("revision") else ""
+            found += (File(f"{card.get('source')}{at}/{name}", each) for name, each in card["raw"].items())
+    return found
 
 
 def _attach(tree: Tree, branch: Branch) -> None:

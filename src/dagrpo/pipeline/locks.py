@@ -55,23 +55,19 @@ def hold(experiment: str) -> None:
         write_json(DRIVER, asdict(_driver()))
         _lock_out_dvc(experiment, wait=True)
         if (above := driver()) is not None and above.process != Process.current():
-            end_with(above.process.pid, _about_the_end_of(above))
+            own, since = os.getpid(), _text_of(time.time())
+            end_with(  # until this run has ended, DVC says only that there is a lock
+                above.process.pid,
+                f"{above} is gone: this run of its stage, process {own} since {since} in {Path.cwd()}, saves its state and ends, for up "
+                f"to a minute. DVC's lock is free then: give the same command again, after `kill {own}` if it has not ended.",
+            )
         return
     known_to_dvc = TRY not in experiment
-    if known_to_dvc:
-        _refuse_beside_dvc()
+    if known_to_dvc and (at_work := driver()) is not None:  # also between two of its stages, where it holds no lock
+        raise UserError(f"{at_work} is at work in this folder: wait for it to end, or stop it.")
     _take(experiment, patience=0)
     if known_to_dvc:
         _lock_out_dvc(experiment, wait=False)
-
-
-def _about_the_end_of(driver: Holder) -> str:
-    """Return what a run says when the DVC above it was killed: until it has ended, DVC says only that there is a lock."""
-    own, since = os.getpid(), _text_of(time.time())
-    return (
-        f"{driver} is gone: this run of its stage, process {own} since {since} in {Path.cwd()}, saves its state and ends, for up "
-        f"to a minute. DVC's lock is free then: give the same command again, after `kill {own}` if it has not ended."
-    )
 
 
 def is_run_by_another(experiment: str) -> bool:
@@ -117,7 +113,10 @@ def _take(experiment: str, patience: float) -> None:
     _taken.enter_context(exclusive_access(Path("results", experiment), lock_of(experiment), patience))
     if former is not None:
         write_json(_file(experiment), asdict(former))  # until its jobs have ended, also where this process ends before
-        _remove_what_a_killed_run_left(experiment, former)
+        if former.executor and locks_of(experiment):  # else it has ended by itself, after its jobs
+            _wait_for_jobs(experiment, former)
+        for lock in locks_of(experiment):  # they name no owner, and would block every later run until --unlock
+            lock.unlink(missing_ok=True)
         write_json(_file(experiment), asdict(Holder(process=Process.current(), command=command_of(sys.argv))))
 
 
@@ -144,13 +143,6 @@ def _driver() -> Holder:
         if any(Path(word).name == "dvc" for word in words[:2]):
             return Holder(process=process, command=command_of(words))
     return Holder(process=Process.current(), command=command_of(sys.argv))
-
-
-def _refuse_beside_dvc() -> None:
-    """Raise UserError if a `dvc repro` is at work: between two of its stages no Snakemake runs, and no lock is held."""
-    at_work = driver()
-    if at_work is not None:
-        raise UserError(f"{at_work} is at work in this folder: wait for it to end, or stop it.")
 
 
 def _lock_out_dvc(experiment: str, *, wait: bool) -> None:
@@ -180,38 +172,19 @@ def _who_has_dvcs_lock(experiment: str) -> str:
     return f"A DVC command is at work in {Path.cwd()}"
 
 
-def _remove_what_a_killed_run_left(experiment: str, owner: Holder) -> None:
-    """Remove a killed run's Snakemake locks: they name no owner, so they would block every later run until --unlock.
-
-    Raises UserError if it is not known whether its jobs have ended.
-    """
-    if owner.executor and locks_of(experiment):  # without, it ended by itself, after its jobs
-        _wait_for_jobs(experiment, owner)
-    for lock in locks_of(experiment):
-        lock.unlink(missing_ok=True)
-
-
 def _wait_for_jobs(experiment: str, owner: Holder) -> None:
     """Wait until none of the jobs of a killed run waits or runs. Raises UserError if they cannot be asked about."""
     shown = None
-    while jobs := _jobs_of(experiment, owner):
+    while jobs := slurm.jobs_named(owner.jobs, owner.cluster) if owner.jobs else None:
         names = ", ".join(f"{job.number} ({job.comment})" for job in jobs)
         if names != shown:
             say(f"Waiting for jobs in SLURM of {owner}, which is gone: {names}. `scancel` ends one.")
         shown = names
         time.sleep(SECONDS_BETWEEN_QUESTIONS)
-
-
-def _jobs_of(experiment: str, owner: Holder) -> list[slurm.QueuedJob]:
-    jobs = slurm.jobs_named(owner.jobs, owner.cluster) if owner.jobs else None
     if jobs is None:
         of_cluster = f" of the cluster {owner.cluster}" if owner.cluster else ""
+        traces = ", ".join(map(str, (_file(experiment), *locks_of(experiment))))
         raise UserError(
             f"Jobs that {owner} gave to {owner.executor}{of_cluster} may be at work, and this machine cannot ask: start this where "
-            f"`squeue` answers, or, if they have certainly ended, delete {_traces_of(experiment)}."
+            f"`squeue` answers, or, if they have certainly ended, delete {traces}."
         )
-    return jobs
-
-
-def _traces_of(experiment: str) -> str:
-    return ", ".join(map(str, (_file(experiment), *locks_of(experiment))))

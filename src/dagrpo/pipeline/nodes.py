@@ -22,9 +22,7 @@ from dagrpo.utils.files import remove
 from dagrpo.utils.watchdog import GRACE, grace_seconds
 
 TORCHRUN_PORT = 29500  # its default
-LAUNCHES = (
-    STATES / "launches"
-)  # of each training on several nodes the script for the others, and a folder of their servers
+LAUNCHES = STATES / "launches"  # of each training on several nodes: the script for the others, a folder of servers
 
 
 @contextmanager
@@ -82,14 +80,12 @@ def _address(named: str | None, names: Sequence[str], count: int) -> str:
         port = ""
     else:
         raise no_address(count)
-    return f"{host}:{port or _port(host)}"
-
-
-def _port(host: str) -> int:
-    try:
-        return free_port(host)
-    except OSError:  # the first node is another machine
-        return TORCHRUN_PORT
+    if not port:
+        try:
+            port = str(free_port(host))
+        except OSError:  # the first node is another machine
+            port = str(TORCHRUN_PORT)
+    return f"{host}:{port}"
 
 
 def _resolved(host: str) -> str:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dagrpo.config.overlay import DIGITS, configuration_digest, flat, merged, nested
+from dagrpo.config.overlay import DIGITS, configuration_digest, flat, merged, with_keys
 from dagrpo.config.schema import Params
 from dagrpo.config.sweeps import Cell, Sweep
 from dagrpo.core.errors import UserError
@@ -67,17 +67,13 @@ def cell_runs(sweep: Sweep, file: Params) -> list[CellRun]:
 
 def _cell_run(values: Cell, seeds: list[int] | None, file: Params) -> CellRun:
     whole = file.model_dump() if seeds is None else merged(file.model_dump(), {"experiment": {"seeds": seeds}})
-    for key, value in values.items():
-        whole = merged(whole, nested(key.split("."), value))
+    whole = with_keys(whole, values)
     source = f"the cell {', '.join(f'{key}: {value}' for key, value in values.items())}"
     params = parse_with_tasks(whole, source)
     if not override_run(params, file).overrides:
         return CellRun(values=values, params=params, run=override_run(params, file))
-    swept = {key: value for key, value in flat(params.model_dump()).items() if _is_of(key, values)}
+    parts = tuple(f"{key}." for key in values)
+    swept = {key: value for key, value in flat(params.model_dump()).items() if f"{key}.".startswith(parts)}
     name = f"{file.experiment.name}{TRY}{digest_of(swept)[:DIGITS]}"
     params = parse_with_tasks(merged(whole, {"experiment": {"name": name}}), source)
     return CellRun(values=values, params=params, run=override_run(params, file))
-
-
-def _is_of(key: str, values: Cell) -> bool:
-    return any(key == each or key.startswith(f"{each}.") for each in values)

@@ -67,15 +67,12 @@ def changed_raw(record: Mapping[str, Any], planned: Collection[str] = ()) -> dic
     there = [path for path in dict.fromkeys([*recorded, *planned]) if Path(path).is_file()]
     now = {path: noted_sha256(Path(path)) for path in there}
     files = {path: (recorded.get(path), digest) for path, digest in now.items() if digest != recorded.get(path)}
-    return files or dict(_changed_pictures(record))
-
-
-def _changed_pictures(record: Mapping[str, Any]) -> Iterator[tuple[str, Digests]]:
-    for raw in raw_data(record["outputs"], record["params"]):
+    for raw in raw_data(record["outputs"], record["params"]) if not files else ():
         if raw.column is not None and raw.place is not None:
-            now = noted_picture_digest(raw.place, raw.column)
-            if now != raw.digest:
-                yield f"a picture that {raw.place} names in {raw.column}", (raw.digest, now)
+            picture = noted_picture_digest(raw.place, raw.column)
+            if picture != raw.digest:
+                files[f"a picture that {raw.place} names in {raw.column}"] = (raw.digest, picture)
+    return files
 
 
 def raw_data(outputs: Iterable[str], params: Mapping[str, Any]) -> Iterator[RawData]:
@@ -96,12 +93,10 @@ def raw_data(outputs: Iterable[str], params: Mapping[str, Any]) -> Iterator[RawD
 
 def _locate(card: Mapping[str, Any], name: str, params: Mapping[str, Any]) -> tuple[Path | None, str | None]:
     """Return the path of raw data, and the column if pictures are meant. A file may have a name that looks like pictures."""
-    place = _place(card, name, params)
-    pictures = file_and_column(name)
+    place, pictures = _place(card, name, params), file_and_column(name)
     if place is not None or pictures is None:
         return place, None
-    file, column = pictures
-    return _place(card, file, params), column
+    return _place(card, pictures[0], params), pictures[1]
 
 
 def _place(card: Mapping[str, Any], name: str, params: Mapping[str, Any]) -> Path | None:
@@ -109,15 +104,12 @@ def _place(card: Mapping[str, Any], name: str, params: Mapping[str, Any]) -> Pat
         mirror = params.get("data", {}).get("mirror")
         place = Path(mirror, name) if isinstance(mirror, str) else None
         return place if place is not None and place.is_file() else None
-    return _in_cache(str(card.get("source")), name, card.get("revision"))
-
-
-def _in_cache(repository: str, name: str, revision: object) -> Path | None:
     from huggingface_hub import try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError
 
+    repository, revision = str(card.get("source")), str(card.get("revision"))
     try:
-        path = try_to_load_from_cache(repository, name, revision=str(revision), repo_type="dataset")
+        path = try_to_load_from_cache(repository, name, revision=revision, repo_type="dataset")
     except HFValidationError:  # a generator's source is no repository
         return None
     return Path(path) if isinstance(path, str) else None

@@ -9,7 +9,7 @@ import sys
 from argparse import Namespace
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import redirect_stderr
+from contextlib import redirect_stderr, suppress
 from functools import lru_cache
 from io import StringIO
 from pathlib import Path
@@ -92,9 +92,7 @@ def record_finished(output: Path, stage: str, job_file: str, digests: Mapping[st
         "starttime": moment,
         "endtime": moment,
     }
-    UNFINISHED.mkdir(
-        parents=True, exist_ok=True
-    )  # without it Snakemake takes the records for those of an older version
+    UNFINISHED.mkdir(parents=True, exist_ok=True)  # else Snakemake takes the records for those of an older version
     write_json(_file(RECORDS, output), record)
     _file(UNFINISHED, output).unlink(missing_ok=True)
 
@@ -115,15 +113,12 @@ def unfinished_outputs() -> Iterator[str]:
 
 def locks_of(experiment: str) -> list[Path]:
     """List Snakemake's own locks that name files of an experiment: a killed run leaves them."""
-    starts = tuple(f"{top}/{experiment}/" for top in TOPS)
-    return [lock for lock in sorted(LOCKS.glob("*.lock")) if _names_any(lock, starts)]
-
-
-def _names_any(lock: Path, starts: tuple[str, ...]) -> bool:
-    try:
-        return any(line.startswith(starts) for line in read_text(lock, "").splitlines())
-    except UserError:  # its owner has just ended
-        return False
+    starts, found = tuple(f"{top}/{experiment}/" for top in TOPS), list[Path]()
+    for lock in sorted(LOCKS.glob("*.lock")):
+        with suppress(UserError):  # its owner has just ended
+            if any(line.startswith(starts) for line in read_text(lock, "").splitlines()):
+                found.append(lock)
+    return found
 
 
 def _record(output: Path) -> dict[str, Any]:

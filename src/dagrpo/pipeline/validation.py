@@ -1,6 +1,6 @@
 """Validation of parameters against the selected tasks, before any work."""
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 from dagrpo.chat.renderers import CHATS
@@ -10,7 +10,6 @@ from dagrpo.core.escape import MOST_MISTAKES, sentence, sentences
 from dagrpo.core.plugin_sections import LONGEST_NAME
 from dagrpo.data.task import TASKS, get_task
 from dagrpo.engine import capabilities_of
-from dagrpo.evaluation.config import Evaluation
 from dagrpo.rewards.components import COMPONENTS
 from dagrpo.rewards.verifiers import SCORERS, get_verifier
 from dagrpo.rollout.agents import AGENTS, OWN_LOOP
@@ -19,7 +18,7 @@ from dagrpo.tools import TOOLS, config_for
 
 def parse_with_tasks(values: Mapping[str, Any], source: str = "params.yaml") -> Params:
     """Parse parameters whose tasks are known and fit. Raises UserError with every mistake that can be found at once."""
-    unknown = {name: str(mistake) for name in _names(values) if (mistake := _mistake(name)) is not None}
+    unknown = {name: str(mistake) for name in _names(values) if (mistake := _raised_by(get_task, name)) is not None}
     messages = [f"{source}: {mistake}" for mistake in unknown.values()]
     try:
         params = parse(_as_meant(values, unknown), source)
@@ -33,40 +32,19 @@ def parse_with_tasks(values: Mapping[str, Any], source: str = "params.yaml") -> 
 
 def require_fitting_tasks(params: Params) -> None:
     """Raise UserError if a task is unknown, an evaluation would give away answers, or a reward could never be earned."""
-    mistakes = (
-        [*_unknown(params)]
-        or [*_unknown_tools(params)]
-        or [
-            *_oracles(params.experiment.evaluate, params.evaluation),
-            *_without_answers(params),
-            *_other_ground_truths(params),
-            *_scorers(params),
-            *_rewards_without_tools(params),
-            *_rewards_without_tests(params),
-            *_rewards_without_report(params),
-            *_agents(params),
-            *_tools(params),
-            *_pictures(params),
-        ]
-    )
+    unknown = [str(mistake) for name in params.experiment.tasks if (mistake := _raised_by(get_task, name)) is not None]
+    for tool, task in _offered(params).items() if not unknown else ():
+        if (mistake := _raised_by(TOOLS.get, tool)) is not None:
+            unknown.append(str(mistake).replace(f"correct {TOOLS.key}", f"correct the tools of the task {task}"))
+    checks = (_oracles, _verifiers, _scorers, _rewards, _rewards_without_report, _agents, _tools, _pictures)
+    mistakes = unknown or [mistake for check in checks for mistake in check(params)]
     if mistakes:
         raise UserError(sentences(mistakes, len(mistakes)))
 
 
-def _unknown(params: Params) -> Iterator[str]:
-    mistakes = (_mistake(name) for name in params.experiment.tasks)
-    yield from (str(mistake) for mistake in mistakes if mistake is not None)
-
-
-def _unknown_tools(params: Params) -> Iterator[str]:
-    for tool, task in _offered(params).items():
-        if (mistake := _raised_by(TOOLS.get, tool)) is not None:
-            yield str(mistake).replace(f"correct {TOOLS.key}", f"correct the tools of the task {task}")
-
-
-def _oracles(tasks: Iterable[str], evaluation: Evaluation) -> Iterator[str]:
-    for name in tasks:
-        if not evaluation.oracles and get_task(name).oracle:
+def _oracles(params: Params) -> Iterator[str]:
+    for name in params.experiment.evaluate:
+        if not params.evaluation.oracles and get_task(name).oracle:
             yield (
                 f"experiment.evaluate names {name}, which tells the policy whether its answer is right, so that its score "
                 "would say nothing: evaluate the task in a form without that help, or set evaluation.oracles to true to have its "
@@ -74,27 +52,26 @@ def _oracles(tasks: Iterable[str], evaluation: Evaluation) -> Iterator[str]:
             )
 
 
-def _without_answers(params: Params) -> Iterator[str]:
-    """Yield an error for each use of a task that has no right answers, where only these would count."""
+def _verifiers(params: Params) -> Iterator[str]:
+    """Yield errors for uses of a task that has no right answers, where only these would count, and for unreadable ground truths."""
     for name in params.experiment.evaluate:
         if not get_verifier(get_task(name).verifier).judges:
             yield f"experiment.evaluate names {name}, whose problems have no right answers: evaluate another task."
-    train, accuracy = get_task(params.experiment.train), params.reward.components.get("accuracy")
-    verifier = train.verifier if params.reward.verifier == "task" else params.reward.verifier
+    train, accuracy, name = (
+        get_task(params.experiment.train),
+        params.reward.components.get("accuracy"),
+        params.reward.verifier,
+    )
+    verifier = train.verifier if name == "task" else name
     if accuracy is not None and accuracy.counts and not get_verifier(verifier).judges:
         yield (
             f"reward.components has accuracy, and {train.name} has no right answers: set its weight to 0.0, and reward by reward_model "
             "or judge."
         )
-
-
-def _other_ground_truths(params: Params) -> Iterator[str]:
-    """Yield an error if reward.verifier cannot read the ground truths of the task that is trained on."""
-    name, task = params.reward.verifier, get_task(params.experiment.train)
-    reads = None if name in ("task", task.verifier) else get_verifier(name).reads_truths_of
-    if reads is not None and task.verifier not in reads:
+    reads = None if verifier == train.verifier else get_verifier(verifier).reads_truths_of
+    if reads is not None and train.verifier not in reads:
         yield (
-            f"reward.verifier is {name}, which cannot read the ground truths of {task.name}, a task of the verifier {task.verifier}: "
+            f"reward.verifier is {name}, which cannot read the ground truths of {train.name}, a task of the verifier {train.verifier}: "
             "set it to task, or train on another task."
         )
 
@@ -110,23 +87,18 @@ def _scorers(params: Params) -> Iterator[str]:
             )
 
 
-def _rewards_without_tools(params: Params) -> Iterator[str]:
+def _rewards(params: Params) -> Iterator[str]:
+    """Yield an error for each component that needs tools or tests which the task lacks."""
     task = get_task(params.experiment.train)
-    if params.rollout.agent.name != OWN_LOOP:  # a program or an environment may bring its own tools
-        return
-    for name, config in params.reward.components.items():
-        if COMPONENTS.get(name).needs_tools and config.counts and not task.tools:
+    verifier = task.verifier if params.reward.verifier == "task" else params.reward.verifier
+    has_tools = task.tools or params.rollout.agent.name != OWN_LOOP  # a program or an environment may bring its own
+    for name, config in ((name, config) for name, config in params.reward.components.items() if config.counts):
+        if COMPONENTS.get(name).needs_tools and not has_tools:
             yield (
                 f"reward.components.{name}.weight is {config.weight}, but {task.name} offers no tool to call: set it to 0.0, "
                 "or train on a task with tools."
             )
-
-
-def _rewards_without_tests(params: Params) -> Iterator[str]:
-    task = get_task(params.experiment.train)
-    verifier = task.verifier if params.reward.verifier == "task" else params.reward.verifier
-    for name, config in params.reward.components.items():
-        if COMPONENTS.get(name).needs_tests and config.counts and not get_verifier(verifier).gives_shares:
+        if COMPONENTS.get(name).needs_tests and not get_verifier(verifier).gives_shares:
             yield (
                 f"reward.components.{name}.weight is {config.weight}, but the verifier {verifier} runs no tests: set it to 0.0, or train "
                 "on a task with the verifier unit_tests or ifeval."
@@ -210,11 +182,6 @@ def _raised_by(check: Callable[[Any], object], what: Any) -> UserError | None:
     except UserError as error:
         return error
     return None
-
-
-def _mistake(task: str) -> UserError | None:
-    """Return the error for an unknown task; None if it exists."""
-    return _raised_by(get_task, task)
 
 
 def _names(values: Mapping[str, Any]) -> list[str]:

@@ -2,7 +2,7 @@
 
 import difflib
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -19,7 +19,7 @@ from dagrpo.pipeline.identity import code_digests, digest_of_code
 from dagrpo.pipeline.job_files import recorded_code
 from dagrpo.pipeline.raw_inputs import changed_raw, is_own
 from dagrpo.utils.files import digest_of, sha256_of
-from dagrpo.utils.manifest import MANIFEST, FileEntry, fault_of_size, fault_since_read, listed_files
+from dagrpo.utils.manifest import MANIFEST, fault_of_size, fault_since_read, listed_files
 
 MOST_VERSIONS = 200  # of a file, that are looked at
 GIT_SECONDS = 20
@@ -31,24 +31,18 @@ def changed_lines(file: str, digest: str) -> list[str]:
     then = _text_of(file, place, digest)
     if then is None or not place.is_file():
         return []
-    now = place.read_text(encoding="utf-8", errors="replace")
-    return list(_numbered(then.splitlines(), now.splitlines()))
-
-
-def _numbered(then: Sequence[str], now: Sequence[str]) -> Iterator[str]:
-    for kind, start, stop, now_start, now_stop in difflib.SequenceMatcher(
-        None, then, now, autojunk=False
-    ).get_opcodes():
+    old, new, lines = then.splitlines(), place.read_text(encoding="utf-8", errors="replace").splitlines(), list[str]()
+    for kind, start, stop, new_start, new_stop in difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
         if kind != "equal":
-            yield from (f"{number + 1}: - {then[number]}" for number in range(start, stop))
-            yield from (f"{number + 1}: + {now[number]}" for number in range(now_start, now_stop))
+            lines += (f"{number + 1}: - {old[number]}" for number in range(start, stop))
+            lines += (f"{number + 1}: + {new[number]}" for number in range(new_start, new_stop))
+    return lines
 
 
 def _text_of(file: str, place: Path, digest: str) -> str | None:
     """Return the file as it was with that digest, in any commit that touched it."""
-    for commit in (
-        _git(place.parent, "log", "--format=%H", f"--max-count={MOST_VERSIONS}", "--", place.name).decode().split()
-    ):
+    commits = _git(place.parent, "log", "--format=%H", f"--max-count={MOST_VERSIONS}", "--", place.name)
+    for commit in commits.decode().split():
         content = _git(place.parent, "show", f"{commit}:./{place.name}")
         if content and digest_of_code(file, content) == digest:
             return content.decode(errors="replace")
@@ -102,7 +96,7 @@ class Change:
 
 
 class Changes:
-    """Finds changes; each file is read once, however many stages name it."""
+    """Finder of changes: reads each file once, however many stages name it."""
 
     def __init__(self, today: Today) -> None:
         self._today = today
@@ -111,12 +105,8 @@ class Changes:
 
     def of(self, execution: ExecutionRecord) -> list[Change]:
         """Return every change since the execution, those of outputs first."""
-        return [
-            *self._outputs(execution),
-            *self._parameters(execution),
-            *self._inputs(execution),
-            *self._code_files(execution),
-        ]
+        parts = (self._outputs, self._parameters, self._inputs, self._code_files)
+        return [change for part in parts for change in part(execution)]
 
     def digest_now(self, path: str) -> str | None:
         """Return the sha256 of a file; None if it does not exist."""
@@ -159,30 +149,25 @@ class Changes:
         files = self._today.code_of(execution)
         if files is None:
             return
-        now = self._code_now(files)
+        self._code |= code_digests([file for file in files if file not in self._code])
+        now = {file: self._code[file] for file in files if file in self._code}
         if digest_of(now) == execution.code:
             return
         before = recorded_code(execution.code)
         if before is None:
-            yield Change(
-                kind=Kind.CODE,
-                name="the code of the stage",
-                before=execution.code[:DIGITS],
-                now=digest_of(now)[:DIGITS],
-            )
+            then, today = execution.code[:DIGITS], digest_of(now)[:DIGITS]
+            yield Change(kind=Kind.CODE, name="the code of the stage", before=then, now=today)
             return
         for file in sorted({*before, *now}):
             if before.get(file) != now.get(file):
                 yield Change(kind=Kind.CODE, name=file, before=before.get(file), now=now.get(file))
 
-    def _code_now(self, files: list[str]) -> dict[str, str]:
-        unread = [file for file in files if file not in self._code]
-        self._code |= code_digests(unread)
-        return {file: self._code[file] for file in files if file in self._code}
-
 
 def _folder(manifest: Path, provenance: Path) -> Iterator[Change]:
-    """Yield the files of a folder that are missing or changed. Files older than provenance.json are compared by size alone."""
+    """Yield the files of a folder that are missing or changed. Files older than provenance.json are compared by size alone.
+
+    By ctime, which a copy with an older time has too.
+    """
     try:
         listed = listed_files(manifest)
     except UserError:  # a manifest of something that lists no files
@@ -192,14 +177,10 @@ def _folder(manifest: Path, provenance: Path) -> Iterator[Change]:
         file = manifest.parent / name
         if not file.is_file():
             yield Change(kind=Kind.OUTPUT, name=str(file), before=entry.sha256[:DIGITS], now=None)
-        elif _is_changed(file, entry, written):
+            continue
+        fault = fault_since_read if file.stat().st_ctime_ns > written else fault_of_size
+        if fault(file, entry) is not None:
             yield Change(kind=Kind.OUTPUT, name=str(file), before=entry.sha256[:DIGITS], now=sha256_of(file)[:DIGITS])
-
-
-def _is_changed(file: Path, entry: FileEntry, written: int) -> bool:
-    """Compare a file with its entry. By ctime, which a copy with an older time has too."""
-    fault = fault_since_read if file.stat().st_ctime_ns > written else fault_of_size
-    return fault(file, entry) is not None
 
 
 def _value(values: Mapping[str, Any], key: str) -> str | None:

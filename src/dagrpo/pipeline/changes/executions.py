@@ -1,6 +1,6 @@
 """The outputs of an execution, by its provenance.json."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -75,17 +75,11 @@ def maker_of(path: Path) -> ExecutionRecord | None:
         return None
     if wanted.name.endswith(PROVENANCE):
         return read_record(wanted) if wanted.is_file() else None
-    return next((execution for execution in _readable(parts[1]) if _makes(execution, wanted)), None)
-
-
-def _makes(execution: ExecutionRecord, wanted: Path) -> bool:
-    """Return whether the path is an output, or a file in a folder that a manifest among the outputs lists."""
-    folders = {Path(output).parent for output in execution.outputs if Path(output).name == MANIFEST}
-    return str(wanted) in execution.outputs or not folders.isdisjoint(wanted.parents)
-
-
-def _readable(experiment: str) -> Iterator[ExecutionRecord]:
-    return (read_record(path) for path in provenances_of(experiment))
+    for execution in map(read_record, provenances_of(parts[1])):
+        folders = {Path(output).parent for output in execution.outputs if Path(output).name == MANIFEST}
+        if str(wanted) in execution.outputs or not folders.isdisjoint(wanted.parents):
+            return execution
+    return None
 
 
 def stage_and_seed(path: str) -> tuple[str, int | None] | None:

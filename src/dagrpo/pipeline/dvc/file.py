@@ -49,9 +49,7 @@ CHECK_STAGE = "check"
 SCORES = f"results/{NAME}/report/scores.csv"
 CURVES = f"results/{NAME}/report/curves.csv"
 TEMPLATE = "by_seed"  # .dvc/plots/by_seed.json: a line for each seed, and of a comparison a colour for each side
-BAR_TEMPLATE = (
-    "base_and_trained"  # its json: a bar for each policy, a panel for each task and each side of a comparison
-)
+BAR_TEMPLATE = "base_and_trained"  # a bar for each policy, a panel for each task and each side of a comparison
 
 
 def _plot(title: str, x: str, file: str, column: str, label: str, template: str) -> dict[str, Any]:
@@ -103,16 +101,13 @@ def require_current(params: Params) -> None:
 
 def keep_current(params: Params, *, overridden: bool) -> None:
     """Bring dvc.yaml and the links to the code up to date, unless the parameters are not those of params.yaml or DVC drives."""
-    if overridden or dvc_drives() or _is_current(params):
+    if overridden or dvc_drives() or not PATH.exists():
         return
     text = _brought_up_to_date(params)
     if text is not None:
         write_text(PATH, text)
-    write_links(params)
-
-
-def _is_current(params: Params) -> bool:
-    return not PATH.exists() or (_brought_up_to_date(params) is None and links_are_current(params))
+    if not links_are_current(params):
+        write_links(params)
 
 
 def _brought_up_to_date(params: Params) -> str | None:
@@ -150,10 +145,11 @@ def _entry(stage: Stage, params: Params) -> dict[str, Any]:
     """Return a stage's entry in dvc.yaml."""
     outputs = patterns_of(stage.outputs)
     metrics = sorted(path for name in stage.metrics for path in outputs[name])
+    target = dag.over_spread(next(iter(outputs.values()))[0], stage, params)[0]  # the output that names a job
     body: dict[str, Any] = {
         "matrix": _matrix(stage),
         "desc": described(stage),
-        "cmd": f"snakemake --cores all --allowed-rules {stage.name} -- {_template(_first(stage, params), stage)}",
+        "cmd": f"snakemake --cores all --allowed-rules {stage.name} -- {_template(target, stage)}",
         "deps": [*_deps(stage, params), *code_of_stage(params, stage)],
         "params": list(stage.reads),
         "outs": _tracked(stage, params),
@@ -174,11 +170,6 @@ def described(stage: Stage) -> str:
     """Return the first line of the stage's module without the name: `GRPO with rollouts of an engine.`"""
     text = sys.modules[stage.work.__module__].__doc__ or ""
     return text.partition("\n")[0].partition(": ")[2]
-
-
-def _first(stage: Stage, params: Params) -> str:
-    """Return the output that names a job."""
-    return dag.over_spread(next(iter(patterns_of(stage.outputs).values()))[0], stage, params)[0]
 
 
 def _matrix(stage: Stage) -> dict[str, Any]:
@@ -216,9 +207,10 @@ def _outs(stage: Stage) -> list[str]:
 
 
 def _whole_folder(path: str, stage: Stage) -> str:
-    outputs = {name: patterns_of(other.outputs) for name, other in all_stages().items()}
-    tracked = {each for name, paths in outputs[stage.name].items() if name not in stage.metrics for each in paths}
-    foreign = {each for patterns in outputs.values() for paths in patterns.values() for each in paths} - tracked
+    outputs = [patterns_of(other.outputs) for other in all_stages().values()]
+    own = patterns_of(stage.outputs)
+    tracked = {each for name, paths in own.items() if name not in stage.metrics for each in paths}
+    foreign = {each for patterns in outputs for paths in patterns.values() for each in paths} - tracked
     whole = path
     for folder in map(str, PurePosixPath(path).parents):
         shared = any(each.startswith(f"{folder}/") for each in foreign)
@@ -236,7 +228,8 @@ def _deps(stage: Stage, params: Params) -> list[str]:
     given = [files for name, files in stage.inputs.items() if callable(files) and name != RAW]
     chosen = [path for files in given for path in files(params, {"experiment": NAME})]
     deps = {_template(_cut(_out_of(path), stage), stage) for path in patterns}
-    deps |= {_of_training_task(_out_of(path), params) for path in chosen}
+    folder = f"data/{NAME}/{params.experiment.train}"
+    deps |= {TRAINING_DATA if out == folder else out for out in map(_out_of, chosen)}
     raw = raw_of_stage(params, stage)
     return [*sorted(dep for dep in deps if not any(dep.startswith(f"{other}/") for other in deps)), *raw]
 
@@ -252,11 +245,6 @@ def _out_of(path: str) -> str:
         )
     lengths = [len(PurePosixPath(out).parts) for out in _outs(maker) if dag.expression(out, below=True).fullmatch(path)]
     return str(PurePosixPath(*PurePosixPath(path).parts[: lengths[0]]))
-
-
-def _of_training_task(path: str, params: Params) -> str:
-    folder = f"data/{NAME}/{params.experiment.train}"
-    return TRAINING_DATA if path == folder else path
 
 
 def _cut(path: str, stage: Stage) -> str:

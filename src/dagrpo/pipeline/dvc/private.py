@@ -9,7 +9,7 @@ import logging
 import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +21,7 @@ HEAD = "schema: '2.0'\nstages:\n"
 CUT_SHORT = "it is cut short"
 _START = re.compile(r"^(?=  [^ ])", re.MULTILINE)
 _ENTRY = re.compile(r"  [^ ?#\n-][^\n]*:\n(?:    [^\n]*\n)+")
-_NEITHER = re.compile(
-    r"^(?! |#|\w+:|\n)", re.MULTILINE
-)  # the start of a line that is in no entry and no key of the file
+_NEITHER = re.compile(r"^(?! |#|\w+:|\n)", re.MULTILINE)  # the start of a line in no entry and no key of the file
 
 
 def fault_of(text: bytes) -> str | None:
@@ -133,10 +131,13 @@ def record_outputs(is_wanted: Callable[[str, set[Path]], bool]) -> dict[str, lis
 
 
 def _record(repo: Any, is_wanted: Callable[[str, set[Path]], bool]) -> dict[str, list[str]]:
+    from dvc.dvcfile import ProjectFile
     from dvc.exceptions import DvcException
 
     recorded, failures = [], dict[str, list[str]]()
-    for stage in _stages(repo):
+    file = ProjectFile(repo, str(Path(repo.root_dir, "dvc.yaml")))
+    file.__dict__["lockfile_contents"] = {}  # as if dvc.lock had none of them: a record needs no earlier one
+    for stage in file.stages.values():
         if not is_wanted(stage.addressing, {Path(str(out.def_path)) for out in stage.outs}):
             continue
         try:
@@ -147,15 +148,6 @@ def _record(repo: Any, is_wanted: Callable[[str, set[Path]], bool]) -> dict[str,
     if recorded:
         _write_lock(repo, recorded)
     return failures
-
-
-def _stages(repo: Any) -> Iterator[Any]:
-    """Yield the stages of dvc.yaml as if dvc.lock had none of them: a record needs no earlier one."""
-    from dvc.dvcfile import ProjectFile
-
-    file = ProjectFile(repo, str(Path(repo.root_dir, "dvc.yaml")))
-    file.__dict__["lockfile_contents"] = {}
-    yield from file.stages.values()
 
 
 def _store(stage: Any) -> None:
@@ -171,8 +163,9 @@ def _store(stage: Any) -> None:
         except OSError as error:  # a full disk, or a cache that is not a folder
             errors.append(error)
             ended_well = False
-    if ended_well and not any(output.use_cache and _is_not_cached(output) for output in stage.outs):
-        return
+    with suppress(OSError):  # the cache is unreadable
+        if ended_well and not any(output.use_cache and output.changed_cache() for output in stage.outs):
+            return
     cache = Path(stage.repo.cache.local.path)
     first = next((each for each in errors if isinstance(each, OSError)), None)
     if first is not None and no_room(first):
@@ -181,13 +174,6 @@ def _store(stage: Any) -> None:
     raise UserError(
         f"{cache} does not take what was made ({reason}): see that it is a folder that you can write to, then run again."
     )
-
-
-def _is_not_cached(output: Any) -> bool:
-    try:
-        return bool(output.changed_cache())
-    except OSError:  # the cache is unreadable
-        return True
 
 
 @contextmanager

@@ -9,9 +9,9 @@ is killed while it writes leaves a part of it: the copy that its stages keep tak
 
 import shutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from dagrpo.config.schema import Params, read_params
 from dagrpo.core.errors import UserError
@@ -68,20 +68,12 @@ def _trouble(path: Path) -> str | None:
 
 
 def _note_all_that_was_made() -> None:
-    for provenance, record in _all_records():
-        note_outputs([*record["outputs"], str(provenance)], provenance, record)
-
-
-def _all_records() -> Iterator[tuple[Path, dict[str, Any]]]:
-    """Yield every readable provenance.json of every experiment. Override runs are not recorded in DVC."""
     experiments = {path.name for top in TOPS for path in Path(top).glob("*") if path.is_dir() and TRY not in path.name}
     for provenance in (path for experiment in sorted(experiments) for path in provenances_of(experiment)):
-        try:
+        with suppress(UserError):  # damaged: its stage is about to run again
             record = read_json(provenance)
             if record["experiment"] == provenance.parts[1]:
-                yield provenance, record
-        except UserError:  # damaged: its stage is about to run again
-            continue
+                note_outputs([*record["outputs"], str(provenance)], provenance, record)
 
 
 def record_left_over(folder: str) -> None:
@@ -100,7 +92,14 @@ def commit(folder: str) -> bool:
     params = read_params(PARAMS)
     if params.experiment.name != folder:  # edited meanwhile: dvc.yaml has no stages for the finished jobs
         return False
-    recordable = {entry: _recordable(entry, params) for entry in sorted((RAN / folder).glob("*.json"))}
+    recordable = dict[Path, list[str]]()
+    for entry in sorted((RAN / folder).glob("*.json")):
+        try:
+            recordable[entry] = still_current(entry, params)
+        except (OSError, UserError) as error:  # it is damaged, or its provenance
+            what = f"{entry} cannot be read ({error}): what it names will be made again."
+            print(f"Not recorded in DVC: {sentence(what)}", file=sys.stderr)
+            entry.unlink()
     outputs = [Path(output) for paths in recordable.values() for output in paths]
     if not outputs or not _record([*outputs, *_with_the_same_dependencies(outputs, params)]):
         return False
@@ -122,17 +121,6 @@ def _with_the_same_dependencies(outputs: Sequence[Path], params: Params) -> list
     return found
 
 
-def _recordable(entry: Path, params: Params) -> list[str]:
-    """Return `still_current`; if the entry or its provenance is damaged, remove the entry and return []."""
-    try:
-        return still_current(entry, params)
-    except (OSError, UserError) as error:
-        what = f"{entry} cannot be read ({error}): what it names will be made again."
-        print(f"Not recorded in DVC: {sentence(what)}", file=sys.stderr)
-        entry.unlink()
-        return []
-
-
 def still_current(entry: Path, params: Params) -> list[str]:
     """Return the outputs of a journal entry if today's inputs, parameters and code would make them again, else [].
 
@@ -144,15 +132,9 @@ def still_current(entry: Path, params: Params) -> list[str]:
     record = read_json(provenance) if provenance.exists() else {}
     if record.get("key") != ran["key"]:
         return []
-    return (
-        [str(Path(output)) for output in ran["outputs"]]
-        if is_made_by(record, params) and _are_as_recorded(record["inputs"])
-        else []
-    )
-
-
-def _are_as_recorded(digests: Mapping[str, str]) -> bool:
-    return all(Path(path).is_file() and sha256_of(Path(path)) == digest for path, digest in digests.items())
+    inputs = {Path(path): digest for path, digest in record["inputs"].items()}
+    is_current = is_made_by(record, params) and all(p.is_file() and sha256_of(p) == d for p, d in inputs.items())
+    return [str(Path(output)) for output in ran["outputs"]] if is_current else []
 
 
 def _record(outputs: list[Path]) -> bool:

@@ -63,17 +63,13 @@ def require_project() -> None:
 
 
 def checked(config: Mapping[str, Any]) -> Params:
-    """Return params.yaml overlaid with --config and --configfile, checked against the schema and the tasks."""
+    """Return params.yaml, or the file in its place, overlaid with --config and --configfile, checked against schema and tasks."""
     given = options()
     refused(lambda: require_single_values(given.config or () if given is not None else ()))
-    if OTHER_FILE in config:
-        return _of_another_file(Path(str(config[OTHER_FILE])), config)
-    source = str(PARAMS) if config == read_yaml(PARAMS) else f"{PARAMS} with --config"
-    return refused(lambda: parse_with_tasks(with_overrides(config), source))
-
-
-def _of_another_file(path: Path, config: Mapping[str, Any]) -> Params:
-    """Return the parameters of a file in the place of params.yaml. Refuses a name that is not one of an override run."""
+    if OTHER_FILE not in config:
+        source = str(PARAMS) if config == read_yaml(PARAMS) else f"{PARAMS} with --config"
+        return refused(lambda: parse_with_tasks(with_overrides(config), source))
+    path = Path(str(config[OTHER_FILE]))
     overrides = {key: value for key, value in config.items() if OVERRIDE in key}
     params = refused(lambda: parse_with_tasks(with_overrides(read_yaml(path) | overrides), str(path)))
     if TRY not in params.experiment.name:
@@ -164,11 +160,8 @@ def require_raw_files(params: Params, folder: str) -> None:
 
 def _fault_of(path: Path) -> str | None:
     if path.is_file():
-        return (
-            None
-            if os.access(path, os.R_OK)
-            else f"cannot be read by you ({_user(os.geteuid())}): change its permissions"
-        )
+        fault = f"cannot be read by you ({_user(os.geteuid())}): change its permissions"
+        return None if os.access(path, os.R_OK) else fault
     state = "is a folder, not a file" if path.is_dir() else "is missing"
     if path.name == MANIFEST:
         return (
@@ -186,30 +179,26 @@ def require_hub(params: Params) -> None:
     if dvc_drives():
         return
     for wanted in _wanted_of_hub(params):
-        from dagrpo.utils.hub import (
-            require_answer,  # half a second, and only a first run of a hub's model or data needs it
-        )
+        from dagrpo.utils.hub import require_answer  # half a second, which only a first run with the hub needs
 
         require_answer(wanted)
 
 
 def _wanted_of_hub(params: Params) -> Iterator["Wanted"]:
-    model, teacher = params.model, params.algorithm.teacher
-    if model.source == "hub" and not _has_been_made("models", model.name):
-        yield _of_model(model, "model")
-    if teacher.source == "hub" and not _has_been_made("models", "teacher"):
-        yield _of_model(teacher, "algorithm.teacher")
+    sections: list[tuple[Model | Teacher, str, str]] = [
+        (params.model, "model", params.model.name),
+        (params.algorithm.teacher, "algorithm.teacher", "teacher"),
+    ]
+    for section, key, name in sections:
+        if section.source == "hub" and not _has_been_made("models", name):
+            from dagrpo.models.config import wanted_model
+
+            yield wanted_model(str(section.repository), str(section.revision), key)
     if params.data.mirror is None:
         for task in params.experiment.tasks:
             source = get_task(task).source
             if source is not None and not _has_been_made("data", task):
                 yield wanted_data(source)
-
-
-def _of_model(section: "Model | Teacher", key: str) -> "Wanted":
-    from dagrpo.models.config import wanted_model
-
-    return wanted_model(str(section.repository), str(section.revision), key)
 
 
 def _has_been_made(top: str, name: str) -> bool:

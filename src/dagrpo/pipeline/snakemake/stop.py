@@ -33,13 +33,13 @@ def stop_with_stages() -> None:
 def _interrupt(signum: int, frame: FrameType | None) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     atexit.register(_end_by, signal.SIGINT)
-    threading.Thread(target=_terminate_late, args=(running_stages(),), daemon=True).start()
+    stages = running_stages()
+
+    def terminate_late() -> None:
+        _terminate(psutil.wait_procs(stages, timeout=SECONDS_TO_RECEIVE_IT)[1])
+
+    threading.Thread(target=terminate_late, daemon=True).start()
     raise KeyboardInterrupt
-
-
-def _terminate_late(stages: list[psutil.Process]) -> None:
-    _, running = psutil.wait_procs(stages, timeout=SECONDS_TO_RECEIVE_IT)
-    _terminate(running)
 
 
 def _stop(signum: int, frame: FrameType | None) -> None:
@@ -66,19 +66,10 @@ def _terminate(stages: Iterable[psutil.Process]) -> None:
 
 def running_stages() -> list[psutil.Process]:
     """List the stages below this process; for one that works in a separate process, its supervisor."""
-    below = [child for child in psutil.Process(os.getpid()).children(recursive=True) if _is_stage(child)]
-    return [stage for stage in below if not _is_below(stage, below)]
-
-
-def _is_below(stage: psutil.Process, others: list[psutil.Process]) -> bool:
-    try:
-        return any(parent in others for parent in stage.parents())
-    except psutil.NoSuchProcess:  # it has just ended
-        return False
-
-
-def _is_stage(process: psutil.Process) -> bool:
-    try:
-        return any(Path(word).name == "stage.py" for word in process.cmdline()[:3])
-    except psutil.Error:  # gone
-        return False
+    stages = list[psutil.Process]()
+    for process in psutil.Process(os.getpid()).children(recursive=True):  # starters before those that they start
+        with suppress(psutil.Error):  # it has just ended
+            is_stage = any(Path(word).name == "stage.py" for word in process.cmdline()[:3])
+            if is_stage and not any(parent in stages for parent in process.parents()):
+                stages.append(process)
+    return stages

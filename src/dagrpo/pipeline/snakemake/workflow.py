@@ -89,31 +89,32 @@ class Experiments:
         else:
             runs = [(cell.params, cell.run) for cell in refused(lambda: _cells(str(self.sweep), params, file))]
         self._all = [Experiment(params, run) for params, run in runs]
-        _set_environment()
+        # Stages run on the Python of Snakemake, whatever environment is active: a path in the command would make them run again elsewhere.
+        programs = [str(Path(sys.executable).parent), os.getenv("PATH", os.defpath)]
+        os.environ["PATH"] = os.pathsep.join(programs)
+        # Two OpenMP threads that spin while they wait collapse as soon as another process wants a core.
+        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
         leave_threads_to_jobs(workflow)
         if workflow.remote_exec:
             leave_database_to_the_head()
         if options() is not None:
             os.environ[STARTED_BY] = name_as_starter()  # also in a Snakemake that runs one job on another machine
             if workflow.is_main_process and self.description not in _prepared:
-                refused(self._prepare)
+                refused(lambda: require_own_targets([each.folder for each in self._all]))
+                for each in self._all:
+                    refused(each.prepare)
                 _prepared.add(self.description)
         call_around_the_jobs(workflow, self.start, self.finish, self.record)
         has_gpus = not executor_name().startswith(SLURM) or slurm.has_gpus() is not False
         self.rules = [Rule(self._all, stage, has_gpus=has_gpus) for stage in dag.in_order()]
         self.page = f"results/{self.name}/{SWEEPS}/{Path(self.sweep).stem}.html" if self.sweep else None
 
-    def _prepare(self) -> None:
-        require_own_targets([each.folder for each in self._all])
-        for each in self._all:
-            each.prepare()
-
     @property
     def description(self) -> str:
         """Name the experiment, or the sweep and its number of cells."""
-        return (
-            self._all[0].folder if self.sweep is None else f"sweep {self.sweep} of {self.name}, {len(self._all)} cells"
-        )
+        if self.sweep is None:
+            return self._all[0].folder
+        return f"sweep {self.sweep} of {self.name}, {len(self._all)} cells"
 
     def outputs(self, *stages: str) -> list[str]:
         """List the outputs of some stages of all experiments, by default of all stages, with the page of a sweep."""
@@ -138,20 +139,28 @@ class Experiments:
     def finish(self) -> None:
         """Record the results in DVC and MLflow, and show them if the report is among the targets."""
         self.record()
-        refused(lambda: require_unedited(self._all[0].params))
+        params = self._all[0].params
+        refused(lambda: require_unedited(params))
         targets = (given.targets if (given := options()) else None) or ["target"]
         if not any(name == "target" or "/report/" in name for name in targets):
             return
         if self.sweep is None:
-            _show_results(self._all[0].folder, self._all[0].params.training.learning_rate)
+            _show_results(self._all[0].folder, params.training.learning_rate)
         else:
             say(f"Sweep: {Path(str(self.page)).resolve()}; `dagrpo sweep {self.sweep}` prints it.")
 
     def record(self) -> None:
-        """Record the results in DVC and MLflow."""
+        """Record the results in DVC and MLflow, whose import takes seconds; print the reason if that fails.
+
+        Under DVC every stage is a separate workflow: there the last stage does it, and one per minute before it.
+        """
         for each in self._all:
             commit(each.folder)
-        _record_runs()
+        last = dag.in_order()[-1].name
+        is_last = os.environ.get("DVC_STAGE", last).startswith(last)
+        trouble = record_what_is_new(0 if is_last else SECONDS_BETWEEN_SYNCS)
+        if trouble:
+            print(f"Some results are not recorded in MLflow yet: {trouble}", file=sys.stderr)
 
 
 def _cells(sweep: str, params: Params, file: Params) -> list[CellRun]:
@@ -339,14 +348,8 @@ class Rule:
     def arguments(self, wildcards: Mapping[str, str], input: Any, output: Any) -> str:
         """Return the rest of a command line. Snakemake compares none of it: it follows from the files, or changes no result."""
         given = dict(wildcards.items())
-        return " ".join(
-            [
-                *("--experiment", given["experiment"]),
-                *(("--seed", given["seed"]) if "seed" in given else ()),
-                *self._files(given, input, output),
-                *refused(self._of(wildcards).shared_arguments),
-            ]
-        )
+        whose = ["--experiment", given["experiment"], *(("--seed", given["seed"]) if "seed" in given else ())]
+        return " ".join([*whose, *self._files(given, input, output), *refused(self._of(wildcards).shared_arguments)])
 
     def _files(self, wildcards: Mapping[str, str], input: Any, output: Any) -> Iterator[str]:
         stage, params = self._stage, self._of(wildcards).params
@@ -360,26 +363,6 @@ class Rule:
             own = [(name, paths) for name, paths in part.inputs.items() if name not in shared]
             made = [(name, paths if len(paths) > 1 else paths[0]) for name, paths in part.outputs.items()]
             yield from job_files.file_arguments(own, made, f"{PART}{part.wildcards[stage.spreads]}")
-
-
-def _set_environment() -> None:
-    """Give stages the Python that runs Snakemake, whatever environment is active, and threads that do not spin."""
-    programs = [str(Path(sys.executable).parent), os.getenv("PATH", os.defpath)]
-    os.environ["PATH"] = os.pathsep.join(programs)  # a path in the command would make Snakemake run it again elsewhere
-    # Two OpenMP threads that spin while they wait collapse as soon as another process wants a core.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-
-
-def _record_runs() -> None:
-    """Bring the stages' results into MLflow, whose import takes seconds; print the reason if that fails.
-
-    Under DVC every stage is a separate workflow: there the last stage does it, and one per minute before it.
-    """
-    last = dag.in_order()[-1].name
-    is_last = os.environ.get("DVC_STAGE", last).startswith(last)
-    trouble = record_what_is_new(0 if is_last else SECONDS_BETWEEN_SYNCS)
-    if trouble:
-        print(f"Some results are not recorded in MLflow yet: {trouble}", file=sys.stderr)
 
 
 def _show_results(experiment: str, learning_rate: float) -> None:
@@ -404,22 +387,22 @@ def _show_results(experiment: str, learning_rate: float) -> None:
         console.print(f"  {command}  # {meaning}", soft_wrap=True, highlight=False, markup=False)
 
 
-def _how_it_runs() -> str:
-    """Return the options of a further command: the profiles of this one, or all cores of this machine."""
-    profiles = getattr(options(), "profile", None) or []
-    return " ".join(f"--profile {each}" for each in profiles) or "--cores all"
-
-
 def _next_commands(experiment: str, learning_rate: float) -> list[tuple[str, str]]:
-    """Return three commands with their meanings; below `make`, whose PATH ends with it, with the folder of their programs."""
+    """Return three commands with their meanings, with the profiles of this one.
+
+    Below `make`, whose PATH ends with it, with the folder of their programs.
+    """
     programs = ".venv/bin/" if "MAKELEVEL" in os.environ else ""
+    profiles = " ".join(f"--profile {each}" for each in getattr(options(), "profile", None) or [])
+    run = f"{programs}snakemake {profiles or '--cores all'} target"
     name, overridden, _ = experiment.partition(TRY)
-    vary = f"{programs}snakemake {_how_it_runs()} target --config training__learning_rate={learning_rate / 2:g}"
-    compare = (f"{programs}dagrpo compare {name} {experiment}", "which one is better, by how much")
-    if overridden and not (Path("results") / name / "report/summary.md").exists():
-        compare = (f"{programs}snakemake {_how_it_runs()} target", "the experiment of params.yaml, to compare with")
+    last = (f"{run} --config training__learning_rate={learning_rate / 2:g}", "the same at half the learning rate")
+    if overridden and (Path("results") / name / "report/summary.md").exists():
+        last = (f"{programs}dagrpo compare {name} {experiment}", "which one is better, by how much")
+    elif overridden:
+        last = (run, "the experiment of params.yaml, to compare with")
     return [
         (f"{programs}dagrpo show {experiment}", "the best and the worst completions of the last step"),
         (f"{programs}dagrpo ui", "the curves of all runs, in MLflow"),
-        compare if overridden else (vary, "the same at half the learning rate"),
+        last,
     ]

@@ -1,7 +1,6 @@
 """Stage convert: Hugging Face layout to the trainer's format."""
 
 from dagrpo.pipeline.declaration import RUN, Job, Needs, Stage
-from dagrpo.trainer.config.runtime import Runtime
 
 
 def work(job: Job) -> None:
@@ -16,10 +15,6 @@ def work(job: Job) -> None:
     console.summary(f"convert: {source} to {manifest.format}", summary_lines(folder, manifest))
 
 
-def needs(runtime: Runtime) -> Needs:
-    return Needs(memory_mb=2000, minutes=60, minutes_per_gb=5)
-
-
 STAGE = Stage(
     name="convert",
     work=work,
@@ -28,5 +23,5 @@ STAGE = Stage(
     outputs={"manifest": f"{RUN}/initial/manifest.json", "provenance": f"{RUN}/initial/provenance.json"},
     label="seed {seed}",
     selects=("format", "model_format"),
-    needs=needs,
+    needs=lambda runtime: Needs(minutes_per_gb=5),
 )

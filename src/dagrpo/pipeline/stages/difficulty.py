@@ -2,11 +2,10 @@
 
 from typing import TYPE_CHECKING
 
-from dagrpo.pipeline.declaration import RAW, TRAIN_DATA, Job, Needs, Stage, Wildcards
+from dagrpo.pipeline.declaration import RAW, TRAIN_DATA, Job, Needs, Params, Stage, Wildcards
 from dagrpo.trainer.config.runtime import Runtime
 
 if TYPE_CHECKING:
-    from dagrpo.config.schema import Params
     from dagrpo.evaluation.config import Difficulty
 
 
@@ -51,7 +50,7 @@ def _rate(job: Job, difficulty: "Difficulty") -> None:
     summary("difficulty", [(name.replace("_", " "), f"{value:.3f}") for name, value in metrics.items()])
 
 
-def raw(params: "Params", wildcards: Wildcards) -> list[str]:
+def raw(params: Params, wildcards: Wildcards) -> list[str]:
     """List the files that the tools of the training task read, such as corpora; [] if no problem is rated."""
     from dagrpo.pipeline.raw_inputs import files_of_tools
 
@@ -59,16 +58,8 @@ def raw(params: "Params", wildcards: Wildcards) -> list[str]:
 
 
 def needs(runtime: Runtime) -> Needs:
-    engine = runtime.engine
-    return Needs(
-        threads=2,
-        beside=engine.all_threads,
-        gpus=engine.gpus,
-        memory_mb=4000,
-        memory_per_byte=3,
-        minutes=240,
-        minutes_per_gb=30,
-    )
+    engine, resources = runtime.engine, {"memory_mb": 4000, "memory_per_byte": 3, "minutes": 240, "minutes_per_gb": 30}
+    return Needs(threads=2, beside=engine.all_threads, gpus=engine.gpus, **resources)
 
 
 STAGE = Stage(

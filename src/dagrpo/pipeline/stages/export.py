@@ -1,7 +1,6 @@
 """Stage export: the trained policy to the Hugging Face layout."""
 
 from dagrpo.pipeline.declaration import RUN, Job, Needs, Stage
-from dagrpo.trainer.config.runtime import Runtime
 
 
 def work(job: Job) -> None:
@@ -16,10 +15,6 @@ def work(job: Job) -> None:
     console.summary(f"export: {policy} to {manifest.format}", summary_lines(folder, manifest))
 
 
-def needs(runtime: Runtime) -> Needs:
-    return Needs(memory_mb=2000, minutes=60, minutes_per_gb=5)
-
-
 STAGE = Stage(
     name="export",
     work=work,
@@ -28,5 +23,5 @@ STAGE = Stage(
     outputs={"manifest": f"{RUN}/exported/manifest.json", "provenance": f"{RUN}/exported/provenance.json"},
     label="seed {seed}",
     selects=("format", "model_format"),
-    needs=needs,
+    needs=lambda runtime: Needs(minutes_per_gb=5),
 )

@@ -1,14 +1,8 @@
 """Stage model: the policy before any training."""
 
-from typing import TYPE_CHECKING
-
 from dagrpo.config.places import here
 from dagrpo.core.errors import UserError
-from dagrpo.pipeline.declaration import MODEL, RAW, Job, Needs, Stage, Wildcards
-from dagrpo.trainer.config.runtime import Runtime
-
-if TYPE_CHECKING:
-    from dagrpo.config.schema import Params
+from dagrpo.pipeline.declaration import MODEL, RAW, Job, Needs, Params, Stage, Wildcards
 
 
 def work(job: Job) -> None:
@@ -24,7 +18,7 @@ def work(job: Job) -> None:
     console.summary(f"model: {params.name} from {params.source}", summary_lines(folder, manifest))
 
 
-def raw(params: "Params", wildcards: Wildcards) -> list[str]:
+def raw(params: Params, wildcards: Wildcards) -> list[str]:
     """Return the GGUF file that the policy is read from; [] from any other source, or if its package is not installed."""
     from dagrpo.models.config import place_of_gguf
 
@@ -36,10 +30,6 @@ def raw(params: "Params", wildcards: Wildcards) -> list[str]:
         return []
 
 
-def needs(runtime: Runtime) -> Needs:
-    return Needs(memory_mb=4000, minutes=240)
-
-
 STAGE = Stage(
     name="model",
     work=work,
@@ -48,5 +38,5 @@ STAGE = Stage(
     outputs={"manifest": MODEL, "provenance": "models/{experiment}/{model}/provenance.json"},
     label="{model}",
     selects=("fresh_tool",),
-    needs=needs,
+    needs=lambda runtime: Needs(memory_mb=4000, minutes=240),
 )

@@ -3,14 +3,9 @@
 The task is the name of the card's folder.
 """
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-from dagrpo.pipeline.declaration import DATA, MODEL, RAW, Job, Stage, Wildcards
-
-if TYPE_CHECKING:
-    from dagrpo.config.schema import Params
+from dagrpo.pipeline.declaration import DATA, MODEL, RAW, Job, Params, Stage, Wildcards
 
 
 def work(job: Job) -> None:
@@ -37,7 +32,7 @@ def work(job: Job) -> None:
     summary(f"prepare {card.task}", card.summary())
 
 
-def raw(params: "Params", wildcards: Wildcards) -> list[str]:
+def raw(params: Params, wildcards: Wildcards) -> list[str]:
     """List the files of this machine that a task's problems and pass rates come from: a mirror's, the task's own, data.pass_rates."""
     from dagrpo.data.source import files_in_mirror
     from dagrpo.data.task import get_task
@@ -45,11 +40,6 @@ def raw(params: "Params", wildcards: Wildcards) -> list[str]:
     task, mirror, rates = get_task(wildcards["task"]), params.data.mirror, params.data.pass_rates
     files = [] if mirror is None or task.source is None else files_in_mirror(task.source, Path(mirror))
     return sorted({*map(str, files), *task.files, *([rates] if rates else [])})
-
-
-def reusable(params: Mapping[str, Any]) -> bool:
-    """Return False if it reads files of this machine, which may have changed."""
-    return params["data"]["mirror"] is None and params["data"]["pass_rates"] is None
 
 
 STAGE = Stage(
@@ -71,5 +61,6 @@ STAGE = Stage(
     },
     label="{task}",
     selects=("task", "verifier", "tool"),
-    reusable=reusable,
+    # Files of this machine may have changed.
+    reusable=lambda params: params["data"]["mirror"] is None and params["data"]["pass_rates"] is None,
 )

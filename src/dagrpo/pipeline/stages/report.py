@@ -1,14 +1,6 @@
 """Stage report: an experiment's scores, curves, completions and lineage on one page."""
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-from dagrpo.core.errors import UserError
-from dagrpo.pipeline.declaration import EARLIER_PROVENANCE, EVALUATION, MODEL, RUN, Job, Stage, Wildcards
-
-if TYPE_CHECKING:
-    from dagrpo.config.schema import Params
+from dagrpo.pipeline.declaration import EARLIER_PROVENANCE, EVALUATION, MODEL, RUN, Job, Params, Stage, Wildcards
 
 TOKENIZER = "tokenizer.json"
 PAGE = "results/{experiment}/report"
@@ -27,7 +19,8 @@ def work(job: Job) -> None:
     from dagrpo.utils.console import say, summary
     from dagrpo.utils.run_info import read_accounts
 
-    report = job.section(Report, "report")
+    report, models = job.section(Report, "report"), job.inputs.get("model", ())
+    tokenizers = (manifest.with_name(TOKENIZER) for manifest in models)
     inputs = read_inputs(
         job.experiment,
         scores=job.inputs["scores"],
@@ -37,7 +30,7 @@ def work(job: Job) -> None:
         held_out=job.inputs["held_out"],
         provenance=job.inputs["lineage"],
         splits=job.inputs.get("splits", []),
-        tokenizer=_tokenizer(job.inputs.get("model", [])),
+        tokenizer=next((path for path in tokenizers if path.is_file()), None),
     )
     page = build(inputs, report, job.params, Params().model_dump(), job.overrides)
     html = job.output("html")
@@ -60,29 +53,11 @@ def work(job: Job) -> None:
     summary(f"report of {job.experiment}", [*rows, *([("executions", str(times))] if times else [])])
 
 
-def _tokenizer(models: Sequence[Path]) -> Path | None:
-    """Return the policy's tokenizer.json; None if its checkpoint has none. Raises UserError if it differs from the manifest's."""
-    from dagrpo.utils.manifest import fault_of, listed_files
-
-    for manifest in models:
-        listed, path = listed_files(manifest), manifest.with_name(TOKENIZER)
-        if TOKENIZER in listed:
-            if fault := fault_of(path, listed[TOKENIZER]):
-                raise UserError(f"{path} {fault}, but {manifest} lists it: run the stage model again.")
-            return path
-    return None
-
-
-def splits(params: "Params", wildcards: Wildcards) -> list[str]:
+def splits(params: Params, wildcards: Wildcards) -> list[str]:
     """List the splits in which the report finds kinds and pictures of problems."""
     experiment = wildcards["experiment"]
     tests = [f"data/{experiment}/{task}/test.parquet" for task in params.experiment.evaluate]
     return [*tests, f"results/{experiment}/difficulty/train.parquet"]
-
-
-def reusable(params: Mapping[str, Any]) -> bool:
-    """Return False: the page names its experiment."""
-    return False
 
 
 STAGE = Stage(
@@ -117,5 +92,5 @@ STAGE = Stage(
         "base_vs_trained": "base against trained",
     },
     metrics=("metrics",),
-    reusable=reusable,
+    reusable=lambda params: False,  # the page names its experiment
 )

@@ -2,13 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from dagrpo.pipeline.declaration import DATA, EVALUATION, POLICIES, RAW, RUN, Job, Needs, Stage, Wildcards
+from dagrpo.pipeline.declaration import DATA, EVALUATION, POLICIES, RAW, RUN, Job, Needs, Params, Stage, Wildcards
 from dagrpo.trainer.config.runtime import Runtime
-
-if TYPE_CHECKING:
-    from dagrpo.config.schema import Params
 
 
 def work(job: Job) -> None:
@@ -48,7 +45,7 @@ def work(job: Job) -> None:
     summary(f"sample {completions['task'][0]}", [*rows, ("file", str(job.output("completions")))])
 
 
-def raw(params: "Params", wildcards: Wildcards) -> list[str]:
+def raw(params: Params, wildcards: Wildcards) -> list[str]:
     """List the files that the tools of a task read: corpora."""
     from dagrpo.pipeline.raw_inputs import files_of_tools
 

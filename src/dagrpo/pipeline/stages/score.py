@@ -1,13 +1,6 @@
 """Stage score: grade completions and summarise them with intervals."""
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
 from dagrpo.pipeline.declaration import EVALUATION, Job, Needs, Stage
-
-if TYPE_CHECKING:
-    from dagrpo.trainer.config.runtime import Runtime
 
 GRADERS = 3  # besides one process: it grades with all cores that it has
 
@@ -30,15 +23,6 @@ def work(job: Job) -> None:
     summary(f"score {label_of(result['task'], oracle=oracle)}", rows_to_show(result))
 
 
-def needs(runtime: "Runtime") -> Needs:
-    return Needs(beside=GRADERS)
-
-
-def seeded(params: Mapping[str, Any], inputs: Mapping[str, Sequence[Path]]) -> bool:
-    """Return False: equal completions have equal scores."""
-    return False
-
-
 STAGE = Stage(
     name="score",
     work=work,
@@ -49,8 +33,8 @@ STAGE = Stage(
         "summary": f"{EVALUATION}/scores.json",
         "provenance": f"{EVALUATION}/scores.provenance.json",
     },
-    seeded=seeded,
-    needs=needs,
+    seeded=lambda params, inputs: False,  # equal completions have equal scores
+    needs=lambda runtime: Needs(beside=GRADERS),
     label="{policy} policy on {task}, seed {seed}",
     selects=("task", "verifier", "scorer"),
 )

@@ -53,10 +53,6 @@ def needs(runtime: Runtime) -> Needs:
     return Needs(threads=threads, gpus=count, memory_mb=4000, memory_per_byte=10, minutes=240, minutes_per_gb=60)
 
 
-def processes(runtime: Runtime) -> int:
-    return runtime.sft.processes
-
-
 STAGE = Stage(
     name="sft",
     work=work,
@@ -67,6 +63,6 @@ STAGE = Stage(
     selects=("model_format", "chat", "tool"),
     extends=("sft.steps",),
     needs=needs,
-    processes=processes,
+    processes=lambda runtime: runtime.sft.processes,
     restarts=3,
 )

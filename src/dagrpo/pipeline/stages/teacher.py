@@ -1,14 +1,9 @@
 """Stage teacher: models/<experiment>/teacher/, whose logprobs distillation learns from."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from dagrpo.pipeline.declaration import MODEL, RAW, Job, Needs, Stage, Wildcards
-from dagrpo.trainer.config.runtime import Runtime
+from dagrpo.pipeline.declaration import MODEL, RAW, Job, Needs, Params, Stage, Wildcards
 from dagrpo.utils.manifest import MANIFEST
-
-if TYPE_CHECKING:
-    from dagrpo.config.schema import Params
 
 OWN_KEYS = ("source", "folder", "repository", "revision", "dtype")  # what the teacher reads is the stage train's
 
@@ -30,14 +25,10 @@ def work(job: Job) -> None:
     summary(f"teacher: {params.source}", lines)
 
 
-def raw(params: "Params", wildcards: Wildcards) -> list[str]:
+def raw(params: Params, wildcards: Wildcards) -> list[str]:
     """Return the manifest of the checkpoint that algorithm.teacher names; [] if it names none."""
     folder = params.algorithm.teacher.folder
     return [] if folder is None else [str(Path(folder, MANIFEST))]
-
-
-def needs(runtime: Runtime) -> Needs:
-    return Needs(memory_mb=4000, minutes=240)
 
 
 STAGE = Stage(
@@ -50,5 +41,5 @@ STAGE = Stage(
         "provenance": "models/{experiment}/teacher/provenance.json",
     },
     selects=("model_format",),
-    needs=needs,
+    needs=lambda runtime: Needs(memory_mb=4000, minutes=240),
 )

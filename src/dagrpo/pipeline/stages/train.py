@@ -1,15 +1,13 @@
 """Stage train: GRPO with rollouts of an engine."""
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dagrpo.pipeline.declaration import RAW, RUN, TRAIN_DATA, Job, Needs, Stage, Wildcards
+from dagrpo.pipeline.declaration import RAW, RUN, TRAIN_DATA, Job, Needs, Params, Stage, Wildcards
 from dagrpo.trainer.config.runtime import Runtime
 
 if TYPE_CHECKING:
-    from dagrpo.config.schema import Params
-    from dagrpo.trainer.run import HeldOutSplits, TrainingRun
+    from dagrpo.trainer.run import TrainingRun
 
 ABOUT_TURNS = {
     "rollout/turns_mean": "turns",
@@ -53,8 +51,10 @@ def _run(job: Job) -> "TrainingRun":
     from dagrpo.rewards.config import Reward
     from dagrpo.rollout.config import Rollout
     from dagrpo.trainer.config.training import Training
-    from dagrpo.trainer.run import TrainingRun
+    from dagrpo.trainer.run import HeldOutSplits, TrainingRun
 
+    folders = dict.fromkeys(path.parent for path in job.inputs.get("held_out", ()))  # in the order of the tasks
+    names = ("validation", "test", "passages")
     return TrainingRun(
         initial=job.input("initial").parent,
         train_split=job.input("train"),
@@ -72,21 +72,8 @@ def _run(job: Job) -> "TrainingRun":
         metrics=job.output("metrics"),
         rollouts=job.output("rollouts"),
         held_out=job.output("held_out"),
-        held_out_splits=_held_out_splits(job.inputs.get("held_out", ())),
+        held_out_splits=tuple(HeldOutSplits(**{n: folder / f"{n}.parquet" for n in names}) for folder in folders),
         facts=job.facts,
-    )
-
-
-def _held_out_splits(paths: Sequence[Path]) -> "tuple[HeldOutSplits, ...]":
-    """Return the files of each task's folder, in the order of the tasks."""
-    from dagrpo.trainer.run import HeldOutSplits
-
-    folders = dict.fromkeys(path.parent for path in paths)
-    return tuple(
-        HeldOutSplits(
-            validation=folder / "validation.parquet", test=folder / "test.parquet", passages=folder / "passages.parquet"
-        )
-        for folder in folders
     )
 
 
@@ -109,28 +96,19 @@ def rows_to_show(curve: Sequence[Mapping[str, float]]) -> list[tuple[str, str]]:
     return [
         ("steps", str(len(curve))),
         *([("reward, last 10 steps", f"{sum(rewards) / len(rewards):.3f}")] if rewards else []),
-        *_about_turns(last),
-        *_about_programs(curve, last),
+        *(
+            (f"{label}, last 10 steps", f"{sum(of(last, name)) / len(last):.3f}")
+            for name, label in ABOUT_TURNS.items()
+            if all(name in metrics for metrics in last)
+        ),
+        *(
+            [("attempts whose program failed, last 10 steps", f"{sum(of(last, FAILED)) / len(last):.1%}")]
+            * any(of(curve, FAILED))
+        ),
         *([(f"largest {difference}", f"{max(largest):.1e}")] if largest else []),
         *([("seconds per step", f"{seconds / len(curve):.2f}")] if seconds else []),
         *([("tokens per second", f"{sum(speeds) / len(speeds):,.0f}")] if speeds else []),
     ]
-
-
-def _about_turns(last: Sequence[Mapping[str, float]]) -> list[tuple[str, str]]:
-    """Return lines on turns and calls, for a run that has any."""
-    return [
-        (f"{label}, last 10 steps", f"{sum(metrics[name] for metrics in last) / len(last):.3f}")
-        for name, label in ABOUT_TURNS.items()
-        if all(name in metrics for metrics in last)
-    ]
-
-
-def _about_programs(curve: Sequence[Mapping[str, float]], last: Sequence[Mapping[str, float]]) -> list[tuple[str, str]]:
-    """Return a line on attempts whose program failed, for a run that has had any."""
-    if not any(metrics.get(FAILED) for metrics in curve):
-        return []
-    return [("attempts whose program failed, last 10 steps", f"{sum(m[FAILED] for m in last) / len(last):.1%}")]
 
 
 def _about_held_out(figures: Mapping[int, Mapping[str, float]]) -> list[tuple[str, str]]:
@@ -144,14 +122,14 @@ def _about_held_out(figures: Mapping[int, Mapping[str, float]]) -> list[tuple[st
     ]
 
 
-def held_out_data(params: "Params", wildcards: Wildcards) -> list[str]:
+def held_out_data(params: Params, wildcards: Wildcards) -> list[str]:
     """List the files of the held-out problems that training answers; [] if training.evaluate_every asks for none."""
     tasks = params.experiment.evaluate if params.training.evaluate_every else []
     names = ("validation", "test", "passages")
     return [f"data/{wildcards['experiment']}/{task}/{name}.parquet" for task in tasks for name in names]
 
 
-def raw(params: "Params", wildcards: Wildcards) -> list[str]:
+def raw(params: Params, wildcards: Wildcards) -> list[str]:
     """List the files that the reward and the tools read: rubrics, manifests of checkpoints, corpora."""
     from dagrpo.pipeline.raw_inputs import files_of_tools
 
@@ -167,24 +145,8 @@ def needs(runtime: Runtime) -> Needs:
             own += engine.gpus
         else:
             shared.append(engine.gpus)
-    gpus = max(shared) + own
-    return Needs(
-        threads=threads,
-        beside=runtime.engine.all_threads,
-        gpus=gpus,
-        memory_mb=6000,
-        memory_per_byte=12,
-        minutes=1440,
-        minutes_per_gb=240,
-    )
-
-
-def processes(runtime: Runtime) -> int:
-    return runtime.training.processes
-
-
-def nodes(runtime: Runtime) -> int:
-    return runtime.nodes + runtime.engine.nodes
+    resources = {"memory_mb": 6000, "memory_per_byte": 12, "minutes": 1440, "minutes_per_gb": 240}
+    return Needs(threads=threads, beside=runtime.engine.all_threads, gpus=max(shared) + own, **resources)
 
 
 def launched(params: Mapping[str, Any]) -> bool:
@@ -238,8 +200,8 @@ STAGE = Stage(
         *(f"reward.unit_tests.{key}" for key in ("parallel", "sandbox_fusion")),
     ),
     needs=needs,
-    processes=processes,
-    nodes=nodes,
+    processes=lambda runtime: runtime.training.processes,
+    nodes=lambda runtime: runtime.nodes + runtime.engine.nodes,
     launched=launched,
     restarts=3,
 )

@@ -33,9 +33,7 @@ class Finished:
     params: Params  # as recorded, not today's
     records: tuple[ExecutionRecord, ...]  # producers before consumers
     accounts: Mapping[Path, Account]  # by provenance.json; logs do not travel with `dvc pull`
-    code: Mapping[
-        str, Mapping[str, str]
-    ]  # stage -> sha256 of each file; a stage whose files have changed since is left out
+    code: Mapping[str, Mapping[str, str]]  # stage -> sha256 of each file; without stages whose files have changed since
 
     def raw(self, record: ExecutionRecord) -> list[File]:
         """Return the raw files that an execution read: its inputs that no stage made, and those of the hub with their source."""
@@ -66,7 +64,13 @@ def read_finished(name: str) -> Finished:
             f"{name} is not finished: {missing[0]} is missing; run `snakemake --cores all target`{overrides}."
         )
     _require_one_run(name, records)
-    code = {each.stage: files for each in records if (files := _code(each, params)) is not None}
+    code = dict[str, Mapping[str, str]]()
+    for each in records:
+        found = recorded_code(each.code)
+        if found is None and each.stage in all_stages():  # no job was planned here with it: is it today's?
+            now = code_digests(code_files(params, all_stages()[each.stage]))
+            found = now if digest_of(now) == each.code else None
+        code |= {} if found is None else {each.stage: found}
     accounts = read_accounts(Path("logs", name), [each.provenance for each in records])
     return Finished(name=name, params=params, records=tuple(records), accounts=accounts, code=code)
 
@@ -135,15 +139,6 @@ def _require_one_run(name: str, records: Iterable[ExecutionRecord]) -> None:
                 raise UserError(
                     f"{name}: {path} was made again by {made[path][1]} after {each.what} had read it: run `snakemake --cores all target`."
                 )
-
-
-def _code(record: ExecutionRecord, params: Params) -> dict[str, str] | None:
-    """Return the digest of each file of an execution's code; None if they have changed since, and no job was planned here with it."""
-    found = recorded_code(record.code)
-    if found is None and record.stage in all_stages():
-        now = code_digests(code_files(params, all_stages()[record.stage]))
-        return now if digest_of(now) == record.code else None
-    return found
 
 
 def raw_files(card: Mapping[str, Any]) -> Iterator[File]:

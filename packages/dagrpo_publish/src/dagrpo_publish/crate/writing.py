@@ -21,7 +21,7 @@ from dagrpo.pipeline.changes.executions import ExecutionRecord
 from dagrpo.pipeline.raw_inputs import CARD
 from dagrpo.pipeline.stages import all_stages
 from dagrpo.utils.files import atomic_folder, canonical_json, copy, sha256_of, write_json, write_text
-from dagrpo.utils.run_info import SUFFIX, Account
+from dagrpo.utils.run_info import SUFFIX
 from dagrpo_publish.crate.finished import Finished
 
 METADATA = "ro-crate-metadata.json"
@@ -71,7 +71,8 @@ class Graph:
         id = quote(id, safe=_SAFE)
         entity = self._entities.setdefault(id, {"@id": id})
         given = {key: value for key, value in properties.items() if value not in (None, "", [])}
-        entity |= {"@type": kind} | {key: _alone(value) for key, value in given.items()}
+        alone = {key: value[0] for key, value in given.items() if isinstance(value, list) and len(value) == 1}
+        entity |= {"@type": kind} | given | alone  # JSON-LD writes the one item of a list alone
         return {"@id": id}
 
     def file(self, path: str, digest: str, **properties: Any) -> Reference:
@@ -104,16 +105,14 @@ def metadata(finished: Finished, held: Mapping[str, str], sizes: Mapping[str, in
         "CreativeWork",
         about={"@id": "./"},
         conformsTo=[
-            {"@id": "https://w3id.org/ro/crate/1.1"},
-            {"@id": "https://w3id.org/workflowhub/workflow-ro-crate/1.0"},
+            {"@id": f"https://w3id.org/{name}"} for name in ("ro/crate/1.1", "workflowhub/workflow-ro-crate/1.0")
         ],
     )
     graph.add("./", "Dataset")  # the second entity, where people look for it
     for path, digest in held.items():
         graph.file(path, digest, contentSize=str(sizes[path]))
-    parameters = {
-        key: _value(graph, f"#{key}", key, value) for key, value in flat(finished.params.model_dump()).items()
-    }
+    values = flat(finished.params.model_dump())
+    parameters = {key: _value(graph, f"#{key}", key, value) for key, value in values.items()}
     actions = [_action(graph, finished, record, parameters) for record in finished.records]
     run = _run(graph, finished, actions)
     profiles = [graph.add(each, "CreativeWork", name=name, version=number) for each, (name, number) in PROFILES.items()]
@@ -138,19 +137,15 @@ def _run(graph: Graph, finished: Finished, actions: list[Reference]) -> Referenc
     steps, controls = [], []
     stages = list(dict.fromkeys(each.stage for each in finished.records))
     for place, stage in enumerate(stages):
-        steps.append(
-            graph.add(f"#step/{stage}", "HowToStep", position=str(place), workExample={"@id": f"{TOOL}{stage}"})
-        )
+        example = {"@id": f"{TOOL}{stage}"}
+        steps.append(graph.add(f"#step/{stage}", "HowToStep", position=str(place), workExample=example))
     for record, action in zip(finished.records, actions, strict=True):
-        name = f"#control/{action['@id'].removeprefix(ACTION)}"
-        step = {"@id": f"#step/{record.stage}"}
-        controls.append(
-            graph.add(name, "ControlAction", instrument=step, object=action, name=f"start of {record.what}")
-        )
-    snakemake = {"name": "Snakemake", "url": "https://snakemake.github.io", "version": version("snakemake")}
-    language = graph.add(
-        "#snakemake", "ComputerLanguage", identifier={"@id": "https://snakemake.github.io"}, **snakemake
-    )
+        name, step = f"#control/{action['@id'].removeprefix(ACTION)}", {"@id": f"#step/{record.stage}"}
+        start = graph.add(name, "ControlAction", instrument=step, object=action, name=f"start of {record.what}")
+        controls.append(start)
+    site, number = "https://snakemake.github.io", version("snakemake")
+    snakemake = {"name": "Snakemake", "url": site}
+    language = graph.add("#snakemake", "ComputerLanguage", identifier={"@id": site}, **snakemake, version=number)
     graph.add(
         WORKFLOW,
         ["File", "SoftwareSourceCode", "ComputationalWorkflow", "HowTo"],
@@ -175,7 +170,7 @@ def _run(graph: Graph, finished: Finished, actions: list[Reference]) -> Referenc
         endTime=max(_end(finished, each) for each in finished.records),
         actionStatus=COMPLETED,
     )
-    engine = graph.add("#workflow-engine", "SoftwareApplication", softwareVersion=snakemake.pop("version"), **snakemake)
+    engine = graph.add("#workflow-engine", "SoftwareApplication", softwareVersion=number, **snakemake)
     graph.add("#run-by", "OrganizeAction", name="run by Snakemake", instrument=engine, object=controls, result=run)
     return run
 
@@ -187,33 +182,29 @@ def _action(
     path = record.provenance.as_posix()
     inputs = [graph.file(*file) for file in (*record.inputs.items(), *finished.raw(record))]
     read = [parameters[key] for key in flat(dict(record.params)) if key in parameters]
-    facts = dict(record.environment)
+    seed = "" if record.seed is None else f" with the seed {record.seed}"
+    hit = ", a cache hit: its outputs were made by an equal execution before"
+    hit = hit if account is not None and account.is_taken_over else ""
+    facts, usage = dict(record.environment), list[Reference]()
     if account is not None:
+        amounts = {"seconds": account.seconds, "attempt": account.attempt, "memory": account.memory}  # peak in bytes
+        usage = [_value(graph, f"#usage/{path}/{name}", name, each, propertyID=name) for name, each in amounts.items()]
         facts |= {name: fact for name, fact in account.facts.items() if not name.startswith(_TWICE)}
         facts |= {"dagrpo": account.facts["version.dagrpo"]} if "version.dagrpo" in account.facts else {}
     return graph.add(
         f"{ACTION}{path}",
         "CreateAction",
         name=record.what,
-        description=_description(record, account),
+        description=f"Stage {record.stage} of {record.experiment}{seed}{hit}.",
         instrument=_tool(graph, finished, record),
         object=_distinct([*inputs, *read]),
         result=_distinct([*(graph.file(*file) for file in record.outputs.items()), {"@id": path}]),
         startTime=_start(finished, record),
         endTime=_end(finished, record),
         actionStatus=COMPLETED,
-        environment=[
-            _value(graph, f"#environment/{name}={value}", name, value) for name, value in sorted(facts.items())
-        ],
-        resourceUsage=[] if account is None else _usage(graph, path, account),
+        environment=[_value(graph, f"#environment/{name}={each}", name, each) for name, each in sorted(facts.items())],
+        resourceUsage=usage,
     )
-
-
-def _description(record: ExecutionRecord, account: Account | None) -> str:
-    hit = (
-        ", a cache hit: its outputs were made by an equal execution before" if account and account.is_taken_over else ""
-    )
-    return f"Stage {record.stage} of {record.experiment}{'' if record.seed is None else f' with the seed {record.seed}'}{hit}."
 
 
 def _tool(graph: Graph, finished: Finished, record: ExecutionRecord) -> Reference:
@@ -231,15 +222,6 @@ def _tool(graph: Graph, finished: Finished, record: ExecutionRecord) -> Referenc
         softwareVersion=f"sha256 of its code {record.code}",
         hasPart=code,
     )
-
-
-def _usage(graph: Graph, path: str, account: Account) -> list[Reference]:
-    amounts = {
-        "seconds": account.seconds,
-        "attempt": account.attempt,
-        "memory": account.memory,
-    }  # memory: peak in bytes
-    return [_value(graph, f"#usage/{path}/{name}", name, value, propertyID=name) for name, value in amounts.items()]
 
 
 def _value(graph: Graph, id: str, key: str, value: Any, **properties: str) -> Reference:
@@ -262,21 +244,12 @@ def _end(finished: Finished, record: ExecutionRecord) -> str:
     return end.isoformat(timespec="seconds")
 
 
-def _alone(value: Any) -> Any:
-    """Return the one item of a list, as JSON-LD writes it; any other value as it is."""
-    return value[0] if isinstance(value, list) and len(value) == 1 else value
-
-
 def _distinct(references: Iterable[Reference]) -> list[Reference]:
     return list({each["@id"]: each for each in references}.values())
 
 
-HELD = (
-    ".json",
-    ".csv",
-    ".md",
-    ".svg",
-)  # figures and records; tables and pages have problems and completions, checkpoints are large
+# Figures and records; tables and pages have problems and completions, checkpoints are large.
+HELD = (".json", ".csv", ".md", ".svg")
 LARGEST = 16 << 20  # bytes of a file
 
 
