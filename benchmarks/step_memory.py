@@ -29,9 +29,8 @@ from dagrpo.config.presets import composed
 from dagrpo.config.schema import Params, parse
 from dagrpo.models.config import Fresh, Model
 from dagrpo.models.make import make_model
-from dagrpo.pipeline.plan.amounts import MEBIBYTE
+from dagrpo.pipeline.plan.amounts import MEBIBYTE, Lengths
 from dagrpo.pipeline.plan.models import Models
-from dagrpo.pipeline.plan.sequences import Lengths
 from dagrpo.pipeline.plan.training import of_train
 from dagrpo.trainer.batches.batch import Batch, TokenSequences
 from dagrpo.trainer.model.fsdp import load_policy, load_reference

@@ -65,12 +65,7 @@ def test_every_process_gets_its_rank_and_the_arguments_as_they_are(
 @pytest.mark.parametrize(
     ("rank", "how", "ended", "said"),
     [
-        (
-            "1",
-            "killed",
-            1,
-            "train.py: rank 1 of 2 ended with SIGKILL, which it was sent (SIGKILL: often by a system ",
-        ),
+        ("1", "killed", 1, "train.py: rank 1 of 2 ended with SIGKILL, which it was sent (SIGKILL: often by a system "),
         ("1", "recorded", 1, "train.py: rank 1 of 2 ended with exit code 1: RuntimeError: a bug"),
         pytest.param("0", "mistaken", 65, "train: a sentence.", marks=pytest.mark.nightly),
         pytest.param(

@@ -222,8 +222,7 @@ def test_nothing_is_run_while_dvc_is_at_work_but_a_try() -> None:
     with _dvcs_lock():
         hold("tiny~0123abcd")
         with pytest.raises(
-            UserError,
-            match=rf"\(process {os.getpid()}\), since 20.* is at work in {Path.cwd()}: wait for it to end",
+            UserError, match=rf"\(process {os.getpid()}\), since 20.* is at work in {Path.cwd()}: wait for it to end"
         ):
             hold("tiny")
 

@@ -173,9 +173,7 @@ def test_a_file_that_a_task_declares_is_an_input_of_its_preparation(monkeypatch:
         Task(name="x", load=lambda params: None, verifier="gsm8k", files="units.csv")  # type: ignore[arg-type, return-value]
 
 
-def test_a_file_of_an_installed_package_is_an_input_that_dvc_reaches_by_a_link(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_file_of_an_installed_package_is_an_input_that_dvc_reaches_by_a_link(monkeypatch: pytest.MonkeyPatch) -> None:
     place = _write(".venv/lib/carries_a_model/x.gguf")
     _write(".venv/lib/carries_a_model/__init__.py", "")
     monkeypatch.syspath_prepend(str(Path(".venv/lib").absolute()))

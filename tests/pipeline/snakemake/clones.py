@@ -92,12 +92,24 @@ def start(folder: Path, *command: str) -> subprocess.Popen[str]:
 
 def run(folder: Path, *command: str, timeout: float = SECONDS) -> str:
     """Run a command in a clone to its end; its whole output, or AssertionError with it."""
+    code, output = _ended(folder, command, timeout)
+    assert code == 0, output[-6000:]
+    return output
+
+
+def refused(folder: Path, *command: str) -> str:
+    """Run a command in a clone that ends with an error and no traceback; its whole output."""
+    code, output = _ended(folder, command, 300)
+    assert code != 0, output[-6000:]
+    assert "Traceback" not in output
+    return output
+
+
+def _ended(folder: Path, command: tuple[str, ...], timeout: float) -> tuple[int, str]:
     done = subprocess.run(
         command, cwd=folder, env=environment(folder), capture_output=True, text=True, timeout=timeout, check=False
     )
-    output = done.stdout + done.stderr
-    assert done.returncode == 0, output[-6000:]
-    return output
+    return done.returncode, done.stdout + done.stderr
 
 
 def outputs(folder: Path) -> dict[str, str]:

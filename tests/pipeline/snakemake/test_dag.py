@@ -241,14 +241,6 @@ def test_the_last_held_out_answers_are_those_of_the_evaluation_and_the_first_tho
 
 
 @pytest.mark.nightly
-def test_the_lineage_of_a_score_reaches_the_raw_data(finished: tuple[Path, Path]) -> None:
-    score = f"{RUN}/eval/arithmetic/trained/scores.json"
-    output = clones.run(finished[0], "python", "-m", "dagrpo", "lineage", score)
-    for stage in ("prepare", "model", "sft", "convert", "train", "export", "sample", "score"):
-        assert stage in output
-
-
-@pytest.mark.nightly
 def test_what_dvc_pulls_into_a_new_clone_is_done_for_snakemake(finished: tuple[Path, Path], tmp_path: Path) -> None:
     clones.run(finished[0], "dvc", "remote", "add", "-f", "-d", "store", str(tmp_path / "store"))
     clones.run(finished[0], "dvc", "push")

@@ -4,7 +4,6 @@ Damage here keeps the file's time and, where it can, its size.
 """
 
 import os
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -41,16 +40,6 @@ def _damaged(folder: Path, name: Path, damage: Callable[[Path], None]) -> None:
     os.utime(folder / name, ns=(before.st_atime_ns, before.st_mtime_ns))
 
 
-def _refused(folder: Path, *command: str) -> str:
-    done = subprocess.run(
-        command, cwd=folder, env=clones.environment(folder), capture_output=True, text=True, timeout=300, check=False
-    )
-    assert done.returncode != 0
-    said = done.stdout + done.stderr
-    assert "Traceback" not in said
-    return " ".join(said.split())
-
-
 @pytest.mark.nightly
 def test_two_rows_cut_from_a_parquet_are_made_again_before_the_report_reads_them(folder: Path) -> None:
     """Under Snakemake: the report is asked for anew, of scores that lost two rows."""
@@ -69,7 +58,7 @@ def test_a_flipped_byte_in_a_checkpoint_is_mended_by_the_same_command_of_dvc(fol
     _damaged(folder, TOKENIZER, _a_byte_flipped)
     text = params.read_text()
     params.write_text(text.replace("test: 12\n", "test: 13\n"))
-    said = _refused(folder, *command)
+    said = " ".join(clones.refused(folder, *command).split())
     assert f"{TOKENIZER} is damaged, or was changed after it was made" in said
     clones.run(folder, *command)
     assert (folder / TOKENIZER).read_bytes() == whole

@@ -1,8 +1,6 @@
 """Snakemake refuses bad parameters before any work, in one sentence; good ones may come from anywhere."""
 
 import re
-import shutil
-import subprocess
 from collections import Counter
 from pathlib import Path
 
@@ -24,25 +22,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return clones.clone(tmp_path_factory.mktemp("parameters"))
 
 
-def _refused(folder: Path, *arguments: str) -> str:
-    output = _failed(folder, *arguments)
-    assert "Traceback" not in output
-    return output
-
-
-def _failed(folder: Path, *arguments: str) -> str:
-    done = subprocess.run(
-        [*DRY_RUN, *arguments],
-        cwd=folder,
-        env=clones.environment(folder),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 1
-    return done.stdout + done.stderr  # a dry run reports to stdout
-
-
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
@@ -53,30 +32,16 @@ def _failed(folder: Path, *arguments: str) -> str:
 )
 def test_a_bad_file_is_refused_in_a_sentence(folder: Path, text: str, sentence: str) -> None:
     (folder / "params.yaml").write_text(text)
-    assert sentence in _refused(folder)
+    assert sentence in clones.refused(folder, *DRY_RUN)
 
 
 @pytest.mark.nightly
 def test_overrides_and_overlays_are_checked_like_the_file(folder: Path) -> None:
     (folder / "params.yaml").write_text(params_yaml(Params()))
-    assert "unknown key `training.setps`" in _refused(folder, "--config", "training__setps=3")
+    assert "unknown key `training.setps`" in clones.refused(folder, *DRY_RUN, "--config", "training__setps=3")
     (folder / "overlay.yaml").write_text("experiment: {name: other, seeds: [1, 2]}")
     plan = clones.run(folder, *DRY_RUN, "--configfile", "params.yaml", "overlay.yaml", "--config", "training__steps=3")
     assert re.search(r"^train +2$", plan, re.MULTILINE)
-
-
-@pytest.mark.nightly
-def test_a_file_that_cannot_be_written_while_jobs_are_planned_is_named(folder: Path) -> None:
-    (folder / "params.yaml").write_text(params_yaml(Params()))
-    shutil.rmtree(folder / ".state/jobs", ignore_errors=True)
-    clones.run(folder, *DRY_RUN)
-    (job,) = (folder / ".state/jobs").glob("train-*.json")
-    job.unlink()
-    job.mkdir()
-    try:
-        assert f"{job.relative_to(folder)}: Is a directory: move it away" in _refused(folder)
-    finally:
-        job.rmdir()
 
 
 @pytest.mark.nightly

@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 import stat
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -59,15 +58,6 @@ def test_files_in_any_order_of_time_are_believed(prepared: Path) -> None:
     assert "Nothing to be done" in _plan(prepared)
 
 
-@pytest.mark.nightly
-def test_what_other_parameters_have_made_is_made_again(prepared: Path) -> None:
-    shutil.rmtree(prepared / ".snakemake")
-    _set(prepared, "test: 12", "test: 14")
-    assert "prepare" in _plan(prepared)
-    _set(prepared, "test: 14", "test: 12")
-    assert "Nothing to be done" in _plan(prepared)
-
-
 def test_a_file_that_was_changed_by_hand_is_made_again(prepared: Path) -> None:
     whole, weights = (prepared / CARD).read_text(), prepared / MODEL / "model.safetensors"
     (prepared / CARD).write_text(json.dumps({}))
@@ -84,15 +74,7 @@ def test_a_file_that_was_changed_by_hand_is_made_again(prepared: Path) -> None:
 def test_a_failed_job_leaves_what_was_there_and_the_way_back_runs_nothing(prepared: Path) -> None:
     before = clones.outputs(prepared)
     _set(prepared, "pass_rates: null", "pass_rates: nowhere.parquet")
-    done = subprocess.run(
-        ["snakemake", "--cores", "all", "prepared"],
-        cwd=prepared,
-        env=clones.environment(prepared),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 1, done.stdout + done.stderr
+    clones.refused(prepared, "snakemake", "--cores", "all", "prepared")
     assert clones.outputs(prepared) == before
     assert "prepare" in _plan(prepared)
     _set(prepared, "pass_rates: nowhere.parquet", "pass_rates: null")
@@ -112,22 +94,12 @@ def test_a_job_that_failed_after_an_edit_of_its_code_is_not_taken_for_done(prepa
     assert "Nothing to be done" in _plan(prepared)
 
 
-def _refused(folder: Path, *arguments: str) -> str:
-    done = subprocess.run(
-        ["snakemake", "-n", *arguments],
-        cwd=folder,
-        env=clones.environment(folder),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 1
-    return done.stdout + done.stderr
-
-
 @pytest.mark.nightly
 def test_a_path_of_another_experiment_or_of_a_try_is_not_made_with_these_parameters(prepared: Path) -> None:
     report = "results/other/report/report.html"
-    assert f"{report} belongs to the experiment other, and this run is of tiny" in _refused(prepared, report)
-    said = _refused(prepared, str(CARD), "--config", "training__steps=3")
+    plan = ("snakemake", "-n")
+    assert f"{report} belongs to the experiment other, and this run is of tiny" in clones.refused(
+        prepared, *plan, report
+    )
+    said = clones.refused(prepared, *plan, str(CARD), "--config", "training__steps=3")
     assert f"{CARD} is not made with overrides: the path of this override run is data/tiny~" in said

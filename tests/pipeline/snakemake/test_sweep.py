@@ -38,10 +38,7 @@ def test_a_sweep_plans_all_cells_and_a_page(sweep: Path) -> None:
 
 def test_other_overrides_beside_a_sweep_are_refused(sweep: Path) -> None:
     config = {"sweep": str(sweep), "sft__steps": 3}
-    with (
-        pytest.raises(Exception, match=r"stands alone: write sft\.steps into params"),
-        planning.opened(ROOT, config),
-    ):
+    with pytest.raises(Exception, match=r"stands alone: write sft\.steps into params"), planning.opened(ROOT, config):
         pass
 
 

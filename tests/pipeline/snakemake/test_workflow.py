@@ -2,10 +2,14 @@
 
 import math
 import re
+import signal
+import subprocess
+import sys
 from argparse import Namespace
 from pathlib import Path
 
 import pytest
+from tests.everyday import everyday
 
 from dagrpo.config.presets import composed, known
 from dagrpo.config.schema import parse
@@ -18,11 +22,7 @@ from dagrpo.utils import slurm
 
 @pytest.mark.parametrize(("below_make", "programs"), [(False, ""), (True, ".venv/bin/")])
 def test_a_run_ends_with_three_commands_that_can_be_given_at_once(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    below_make: bool,
-    programs: str,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], below_make: bool, programs: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("DVC_STAGE", raising=False)
@@ -170,3 +170,44 @@ def test_no_job_asks_for_more_minutes_than_its_partition_has_and_a_group_shares_
     assert _rule(monkeypatch, "train", runtime, "slurm").minutes(WILDCARDS, [], 3) == 120
     monkeypatch.setattr(workflow, "stages_of_a_job", lambda stage: 3)
     assert _rule(monkeypatch, "sft", runtime, "slurm").minutes(WILDCARDS, [], 1) == 40
+
+
+WORKFLOW = """
+import subprocess, sys
+from dagrpo.pipeline.snakemake.stop import running_stages, stop_with_stages
+stop_with_stages()
+stage = subprocess.Popen(["bash", "-c", f"{sys.executable} stage.py; echo ended with $?"])
+try:
+    stage.wait()
+except KeyboardInterrupt:
+    stage.wait()
+    print("interrupted", running_stages())
+    sys.exit(1)  # as Snakemake does
+"""
+STAGE = """
+import signal, subprocess, sys, time
+if len(sys.argv) == 1:  # as a stage that supervises its attempts
+    attempt = subprocess.Popen([sys.executable, "stage.py", "--attempt"])
+    signal.signal(signal.SIGTERM, lambda *_: attempt.terminate())
+    print("started", flush=True)
+    sys.exit(128 - attempt.wait())
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("sent", everyday([signal.SIGTERM], [signal.SIGTERM, signal.SIGINT]))
+def test_a_signal_stops_the_stages_and_interrupts_the_workflow(tmp_path: Path, sent: signal.Signals) -> None:
+    (tmp_path / "stage.py").write_text(STAGE)
+    process = subprocess.Popen(
+        [sys.executable, "-c", WORKFLOW],
+        cwd=tmp_path,
+        stdout=-1,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # whatever the tests run in has made of it
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "started\n"
+    process.send_signal(sent)
+    output, _ = process.communicate(timeout=30)
+    assert output.splitlines() == ["ended with 143", "interrupted []"]
+    assert process.returncode == -sent, "a shell sees 128 and the signal: 130 after Ctrl-C"
