@@ -10,8 +10,7 @@ from tests.pipeline.changes.made_up import Project
 from dagrpo.config.overlay import with_overrides
 from dagrpo.config.schema import parse
 from dagrpo.pipeline.changes.changes import Change, Changes, Kind, changed_lines
-from dagrpo.pipeline.changes.executions import maker_of, read_record
-from dagrpo.pipeline.changes.today import Today
+from dagrpo.pipeline.changes.executions import Today, maker_of, read_record
 from dagrpo.pipeline.identity import digest_of_code
 from dagrpo.pipeline.override_runs import override_run
 

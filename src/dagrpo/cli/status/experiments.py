@@ -10,8 +10,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from dagrpo.core.errors import UserError, nearest
 from dagrpo.pipeline.changes.changes import Change, Changes, Kind
-from dagrpo.pipeline.changes.executions import ExecutionRecord, experiments, named, read_record, stage_and_seed
-from dagrpo.pipeline.changes.today import Today
+from dagrpo.pipeline.changes.executions import ExecutionRecord, Today, experiments, named, read_record, stage_and_seed
 from dagrpo.pipeline.dag import expected
 from dagrpo.pipeline.failure_report import FOLDER as FAILURES
 from dagrpo.pipeline.failure_report import Failure

@@ -12,13 +12,13 @@ from dagrpo.core.escape import one_line
 from dagrpo.pipeline.changes.changes import Change, Changes, Kind, changed_lines
 from dagrpo.pipeline.changes.executions import (
     ExecutionRecord,
+    Today,
     all_records,
     experiments,
     maker_of,
     named,
     stage_and_seed,
 )
-from dagrpo.pipeline.changes.today import Today
 from dagrpo.pipeline.snakemake_private import is_unfinished
 from dagrpo.pipeline.stages import all_stages
 from dagrpo.utils.provenance import TOPS

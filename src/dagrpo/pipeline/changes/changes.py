@@ -12,8 +12,7 @@ from dagrpo.config.overlay import flat
 from dagrpo.config.places import place_of
 from dagrpo.core.errors import UserError
 from dagrpo.core.escape import brief, one_line
-from dagrpo.pipeline.changes.executions import ExecutionRecord
-from dagrpo.pipeline.changes.today import Today
+from dagrpo.pipeline.changes.executions import ExecutionRecord, Today
 from dagrpo.pipeline.declaration import RAW
 from dagrpo.pipeline.identity import code_digests, digest_of_code
 from dagrpo.pipeline.job_files import recorded_code

@@ -16,7 +16,7 @@ from pathlib import Path
 from dagrpo.config.schema import Params, read_params
 from dagrpo.core.errors import UserError
 from dagrpo.core.escape import sentence
-from dagrpo.pipeline.changes.today import is_current, is_made_by
+from dagrpo.pipeline.changes.executions import is_current, is_made_by
 from dagrpo.pipeline.dag import planned_jobs, stage_of
 from dagrpo.pipeline.declaration import RAW
 from dagrpo.pipeline.dvc.file import CHECK_STAGE

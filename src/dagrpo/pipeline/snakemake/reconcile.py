@@ -14,8 +14,7 @@ from pathlib import Path
 from dagrpo.config.places import SCRIPT, place_of
 from dagrpo.config.schema import Params
 from dagrpo.core.errors import UserError
-from dagrpo.pipeline.changes.executions import named
-from dagrpo.pipeline.changes.today import is_current
+from dagrpo.pipeline.changes.executions import is_current, named
 from dagrpo.pipeline.dag import PlannedJob, all_files, by_job, planned_jobs, seed_of
 from dagrpo.pipeline.declaration import RAW
 from dagrpo.pipeline.job_files import job_file, recorded_code
