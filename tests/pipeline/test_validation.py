@@ -9,7 +9,6 @@ import pytest
 from dagrpo.config.presets import composed
 from dagrpo.config.schema import parse
 from dagrpo.core.errors import UserError
-from dagrpo.data.task import TASKS
 from dagrpo.pipeline.validation import parse_with_tasks, require_fitting_tasks
 
 ROOT = Path(__file__).parents[2]
@@ -193,14 +192,6 @@ def test_patches_that_sglang_does_not_read_are_refused() -> None:
 def test_the_tasks_of_every_shipped_experiment_fit(experiment: str) -> None:
     params = composed([experiment], ROOT / "presets")
     require_fitting_tasks(params)
-
-
-def test_every_task_that_can_run_is_used_by_a_shipped_preset() -> None:
-    presets = [[name] for name in EXPERIMENTS]
-    presets += [["smollm2_135m", path.stem] for path in (ROOT / "presets/tasks").glob("*.yaml")]
-    used = {task for names in presets for task in composed(names, ROOT / "presets").experiment.tasks}
-    used.add("verifiers")  # whose taskset is the user's own
-    assert {name for name in TASKS.own_names() if not TASKS.get(name).images} - used == set()
 
 
 def test_a_task_with_a_colon_in_its_import_path_is_not_taken_for_a_known_one() -> None:

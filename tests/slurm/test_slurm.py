@@ -223,30 +223,13 @@ def test_a_job_that_asks_for_a_gpu_sees_one_of_its_own() -> None:
 
 
 def test_a_job_for_four_gpus_waits_for_one_node_that_has_them_where_two_have_two_each(tmp_path: Path) -> None:
-    others = [
-        "sbatch",
-        "--parsable",
-        "--partition=both",
-        "--gpus=2",
-        "--mem=100M",
-        "--output=/dev/null",
-        "--wrap=sleep 60",
-    ]
+    others = shlex.split("sbatch --parsable --partition=both --gpus=2 --mem=100M --output=/dev/null '--wrap=sleep 60'")
     held = [cluster.shown(*others, f"--nodelist={node}").strip() for node in cluster.NODES]
     job = SimpleNamespace(resources=_Asked(gpu=4, nodes=1, mem_mb=200), threads=4)  # as workflow.Rule asks
-    given = {
-        "run_uuid": "four",
-        "slurm_logfile": tmp_path / "log",
-        "comment_str": "",
-        "account": "",
-        "partition": "-p both",
-    }
+    given = {"run_uuid": "four", "slurm_logfile": tmp_path / "log", "workdir": tmp_path}
+    given |= {"comment_str": "", "account": "", "partition": "-p both"}
     step = "srun -n1 --cpus-per-task=4 --gpus=4 --nodes=1 sh -c 'echo $CUDA_VISIBLE_DEVICES'"
-    command = [
-        *shlex.split(get_submit_command(job, given | {"workdir": tmp_path}) + set_gres_string(job)),
-        "--wrap",
-        step,
-    ]
+    command = [*shlex.split(get_submit_command(job, given) + set_gres_string(job)), "--wrap", step]
     try:
         clones.wait_until(tmp_path, lambda: _states(*held) == ["RUNNING"] * 2, 30)
         number = cluster.shown(*command).strip()

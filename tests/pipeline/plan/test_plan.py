@@ -195,17 +195,8 @@ def test_this_machine_is_timed(project: Path, quick: None) -> None:
 
 def _taken(seconds: float) -> Account:
     """What is known of a training run that took so long."""
-    return Account(
-        stage="train",
-        seed=0,
-        started="",
-        seconds=seconds,
-        attempt=1,
-        memory=3 << 20,
-        memory_of_children=0,
-        is_taken_over=False,
-        facts={},
-    )
+    amounts = {"attempt": 1, "memory": 3 << 20, "memory_of_children": 0}
+    return Account(stage="train", seed=0, started="", seconds=seconds, is_taken_over=False, facts={}, **amounts)
 
 
 @pytest.mark.parametrize(("seconds", "beside"), [(60.0, 42.0), (5.0, None)])

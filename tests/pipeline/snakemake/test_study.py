@@ -203,24 +203,11 @@ def _environment_with_a_wheel(folder: Path) -> Path:
             script.chmod(0o755)
     python = copy / "bin/python"
     uv = ("-m", "uv", "--no-cache")
-    build = (
-        *uv,
-        "build",
-        "-q",
-        "--wheel",
-        "--no-build-isolation",
-        "--out-dir",
-        str(folder / "dist"),
-        str(_source(folder)),
-    )
+    source = clones.clone(folder / "source")  # without what an earlier build left
+    build = (*uv, "build", "-q", "--wheel", "--no-build-isolation", f"--out-dir={folder / 'dist'}", str(source))
     subprocess.run((sys.executable, *build), check=True)
     (wheel,) = (folder / "dist").glob("*.whl")
     subprocess.run(
         (sys.executable, *uv, "pip", "install", "-q", "--python", str(python), "--no-deps", str(wheel)), check=True
     )
     return python
-
-
-def _source(folder: Path) -> Path:
-    """Return a clone to build in, without what an earlier build left."""
-    return clones.clone(folder / "source")
