@@ -52,22 +52,16 @@ def with_overrides(config: Mapping[str, Any], source: str = "params.yaml with --
 
     Two underscores stand for the dot, which Snakemake refuses in a key.
     """
-    overrides: dict[str, Any] = {}
-    for key, value in config.items():
-        if OVERRIDE in key:
-            overrides = merged(overrides, nested(key.split(OVERRIDE), _typed(key, value, source)))
-    return merged({key: value for key, value in config.items() if OVERRIDE not in key}, overrides)
-
-
-def nested(keys: list[str], value: Any) -> dict[str, Any]:
-    """Return a value in the sections that its keys name."""
-    first, *rest = keys
-    return {first: nested(rest, value) if rest else value}
+    given = {key.replace(OVERRIDE, "."): _typed(key, value, source) for key, value in config.items() if OVERRIDE in key}
+    return merged({key: value for key, value in config.items() if OVERRIDE not in key}, with_keys({}, given))
 
 
 def with_keys(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     """Lay values over nested ones, each in the sections that its dotted key names."""
-    return reduce(merged, (nested(key.split("."), value) for key, value in changes.items()), dict(values))
+    result = dict(values)
+    for key, value in changes.items():
+        result = merged(result, reduce(lambda inner, name: {name: inner}, reversed(key.split(".")), value))
+    return result
 
 
 def _typed(key: str, value: Any, source: str) -> Any:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dagrpo.config.overlay import with_keys
 from dagrpo.core.errors import UserError, nearest
 from dagrpo.core.escape import brief
 
@@ -162,14 +163,7 @@ def sections(script: Script) -> dict[str, Any]:
     values["training.learning_rate_warmup_steps"] = (
         steps * values["training.mini_batches"]
     )  # verl counts steps, not updates
-    nested: dict[str, Any] = {"use": script.use.split()}
-    for key, value in values.items():
-        section = nested
-        *path, last = key.split(".")
-        for part in path:
-            section = section.setdefault(part, {})
-        section[last] = value
-    return nested
+    return with_keys({"use": script.use.split()}, values)
 
 
 def _of(script: Script, special: str) -> Settings:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dagrpo.config.overlay import merged, nested
+from dagrpo.config.overlay import merged, with_keys
 from dagrpo.config.places import is_dagrpos, place_of
 from dagrpo.config.schema import Params
 from dagrpo.config.selection import named_code
@@ -69,8 +69,7 @@ def parameters(crate: Crate, place: Path, here: Params, given: Sequence[str]) ->
         section |= {last: own[last]} if last in own else {}
     values = merged(values, {"runtime": {"reuse": False}})  # to compute it again is the purpose
     chosen = dict(_given(each) for each in given)
-    for key, value in chosen.items():
-        values = merged(values, nested(key.split("."), value))
+    values = with_keys(values, chosen)
     _require_nothing_outside(values, chosen)
     name = f"{crate.experiment.partition(TRY)[0]}{TRY}{WORD}"
     values = merged(values, {"experiment": {"name": name}})
