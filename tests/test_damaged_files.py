@@ -41,8 +41,7 @@ from dagrpo.utils.failures import sentence_of
 from dagrpo.utils.files import sha256_of, write_json, write_text
 from dagrpo.utils.manifest import entry_of, listed_files
 from dagrpo.utils.tables import write_parquet
-from snakemake_logger_plugin_dagrpo.failures import failure_of
-from snakemake_logger_plugin_dagrpo.run import Job
+from snakemake_logger_plugin_dagrpo.failures import Job, failure_of
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[1]

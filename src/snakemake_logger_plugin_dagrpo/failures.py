@@ -13,14 +13,22 @@ from rich.padding import Padding
 from rich.panel import Panel
 from rich.text import Text
 
-from snakemake_logger_plugin_dagrpo.run import Job
-
 FOLDER = Path(".state/failures")
 LONGEST = 6000  # characters shown: ten mistakes have 5,000
 SECONDS_OF_CLOCK_SKEW = 60.0  # between this machine and one of a cluster
 CRASH, STOPPED = "crash", "stopped"  # kinds of failure that are shown differently
 OUTSIDE_ITS_WORK = "stopped before its work began, or when it was done; the same command goes on from there."
 WITHOUT_A_WORD = "it ended without a word: killed, perhaps because memory was short, or on a full disk."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One execution of a rule."""
+
+    stage: str  # the rule
+    title: str  # as the rule's message has it: `train: seed 0`
+    log: str | None  # None: a target, which does nothing
+    started: float  # seconds since 1970
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,21 +41,13 @@ class Failure:
     log: str | None  # of the process that failed, where there are several
 
 
-def path_of(job: Job) -> Path:
-    """Return the path of a job's failure record."""
-    return FOLDER / f"{job.stage}-{hashlib.sha256(str(job.log).encode()).hexdigest()[:16]}.json"
-
-
 def failure_of(job: Job, *, stopping: bool) -> Failure:
     """Read a job's failure record, or describe the failure without one. `stopping`: a signal stopped the run."""
+    path = FOLDER / f"{job.stage}-{hashlib.sha256(str(job.log).encode()).hexdigest()[:16]}.json"
     try:
-        record = json.loads(path_of(job).read_text())
+        record = json.loads(path.read_text())
         if record["time"] >= job.started - SECONDS_OF_CLOCK_SKEW:
-            texts = (str(record[name])[:LONGEST] for name in ("kind", "sentence", "log"))
-            shown = (
-                "".join(c if c.isprintable() or c == "\n" else "?" for c in text) for text in texts
-            )  # on a terminal
-            kind, sentence, log = shown
+            kind, sentence, log = (_printable(str(record[name])) for name in ("kind", "sentence", "log"))
             return Failure(job=job, kind=kind, sentence=sentence, log=log)
     except (OSError, ValueError, KeyError, TypeError):  # no record, or a damaged one
         pass
@@ -56,43 +56,43 @@ def failure_of(job: Job, *, stopping: bool) -> Failure:
     return Failure(job=job, kind=CRASH, sentence=WITHOUT_A_WORD, log=job.log)
 
 
+def _printable(text: str) -> str:
+    """Make untrusted text safe for a terminal: a few sentences at most, without control characters."""
+    return "".join(character if character.isprintable() or character == "\n" else "?" for character in text[:LONGEST])
+
+
 def panel(failures: Sequence[Failure], command: str) -> RenderableType:
     """Render every failure with its message and log, and the command that resumes the run."""
-    failed = any(failure.kind != STOPPED for failure in failures)
-    to_mend = any(failure.kind not in {STOPPED, CRASH} for failure in failures)
     parts: list[RenderableType] = []
     for failure in failures:
-        parts += [*_described(failure), ""]
-    parts.append(Text("After fixing this, resume with:" if to_mend else "Resume with:"))
-    parts.append(Padding(Text(command, style="bold", overflow="fold"), (0, 0, 0, 2)))
+        name = failure.job.title.replace(": ", ", ", 1)
+        if failure.kind == STOPPED:
+            parts.append(Text.assemble((name, "bold"), f": {failure.sentence}", overflow="fold"))
+        else:
+            log = [] if failure.log is None else [_indented(f"Log: {failure.log}")]
+            parts += [Text(name, style="bold"), _indented(failure.sentence), *log]
+        parts.append("")
+    failed = sum(failure.kind != STOPPED for failure in failures)
+    title = ("Stopped", "A stage failed")[failed] if failed < 2 else f"{failed} stages failed"
+    parts.append(Text("After fixing this, resume with:" if _mistakes(failures) else "Resume with:"))
+    parts.append(_indented(command, style="bold"))
     colour = "red" if failed else "yellow"
-    return Panel(Group(*parts), title=_title(failures), title_align="left", border_style=colour, box=box.HORIZONTALS)
+    return Panel(Group(*parts), title=title, title_align="left", border_style=colour, box=box.HORIZONTALS)
 
 
 def corrected(arguments: Sequence[str], failures: Sequence[Failure]) -> list[str]:
     """Return Snakemake's arguments with `...` for each value of --config whose parameter a message names as the mistake."""
-    sentences = [failure.sentence for failure in failures if failure.kind not in {STOPPED, CRASH}]
 
     def is_wrong(name: str) -> bool:
         key = rf"(?<![\w.]){re.escape(name.replace('__', '.'))}(?![\w.]*\w)"
-        return "__" in name and any(re.search(key, sentence) for sentence in sentences)
+        return "__" in name and any(re.search(key, each.sentence) for each in _mistakes(failures))
 
     return [f"{name}=..." if is_wrong(name) else given for given in arguments for name in [given.partition("=")[0]]]
 
 
-def _title(failures: Sequence[Failure]) -> str:
-    failed = sum(failure.kind != STOPPED for failure in failures)
-    return {0: "Stopped", 1: "A stage failed"}.get(failed, f"{failed} stages failed")
+def _mistakes(failures: Sequence[Failure]) -> list[Failure]:
+    return [failure for failure in failures if failure.kind not in {STOPPED, CRASH}]
 
 
-def _described(failure: Failure) -> list[RenderableType]:
-    if failure.kind == STOPPED:
-        return [Text.assemble((failure.job.name, "bold"), f": {failure.sentence}", overflow="fold")]
-    lines: list[RenderableType] = [Text(failure.job.name, style="bold"), _indented(failure.sentence)]
-    if failure.log is not None:
-        lines.append(_indented(f"Log: {failure.log}"))
-    return lines
-
-
-def _indented(text: str) -> RenderableType:
-    return Padding(Text(text, overflow="fold"), (0, 0, 0, 2))
+def _indented(text: str, style: str = "") -> RenderableType:
+    return Padding(Text(text, style=style, overflow="fold"), (0, 0, 0, 2))

@@ -18,7 +18,7 @@ from dagrpo.pipeline.snakemake.checks import Refusal
 from dagrpo.utils.failures import NO_ROOM
 from dagrpo.utils.files import write_json
 from dagrpo.utils.locks import Holder, Process
-from snakemake_logger_plugin_dagrpo import failures, handler, wording
+from snakemake_logger_plugin_dagrpo import failures, handler
 
 COMMAND_LINE = (
     'RuleException:\nCalledProcessError in file "/p/workflow/rules/train.smk", line 33:\n'
@@ -231,7 +231,7 @@ def test_a_dot_in_config_is_answered_with_the_form_that_works(monkeypatch: pytes
 def test_the_screen_and_the_stages_agree_on_names(tmp_path: Path) -> None:
     assert handler.SCREEN == failure_report.SCREEN
     assert {failures.CRASH, failures.STOPPED} <= set(failure_report.Kind)
-    assert Refusal.__name__ in wording.REFUSALS
+    assert Refusal.__name__ in handler.REFUSALS
 
 
 def test_the_package_imports_nothing_of_dagrpo() -> None:
