@@ -9,10 +9,9 @@ from tests.report.synthetic import Files, make_experiment
 
 from dagrpo.config.schema import Params
 from dagrpo.report.build import build
-from dagrpo.report.components import correlations
+from dagrpo.report.components import correlations, reward_components
 from dagrpo.report.config import Report
 from dagrpo.report.curves import curves
-from dagrpo.report.figures import draw_components
 from dagrpo.report.page import Page, render
 from dagrpo.utils.files import read_object, write_json
 from dagrpo.utils.manifest import entry_of
@@ -66,7 +65,7 @@ def test_the_page_has_a_curve_of_each_component_and_their_correlations(tmp_path:
     assert found.values[1, 0] < -0.999
     assert np.isnan(found.values[2, 0])
     page = _page(files)
-    (figure,) = page.component_figures
+    (figure,) = page.training_figures
     assert "In the last step: accuracy 0." in figure.description
     text = render(page)
     assert "Components of the reward" in text
@@ -83,4 +82,4 @@ def test_a_component_that_rises_while_accuracy_falls_is_a_banner(tmp_path: Path)
 
 
 def test_a_single_component_has_no_figure(experiment: Files) -> None:
-    assert draw_components(curves(experiment.read()), None, 3) == []
+    assert reward_components(curves(experiment.read()), None, 3) is None

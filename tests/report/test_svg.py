@@ -8,8 +8,7 @@ import pytest
 from matplotlib.axes import Axes
 
 from dagrpo.report import style
-from dagrpo.report.figures.parts import ReportFigure
-from dagrpo.report.svg import MOST_BANDS, Hover, over_steps
+from dagrpo.report.figures.parts import MOST_BANDS, Hover, ReportFigure, over_steps
 
 RECTANGLE = re.compile(
     r'<rect x="([\d.]+)" y="([\d.]+)" width="([\d.]+)" height="([\d.]+)" fill="none" pointer-events="all"><title>(.*?)</title></rect>'

@@ -6,15 +6,17 @@ from pathlib import Path
 from typing import Any
 
 from dagrpo.evaluation.outcomes import group_of
+from dagrpo.report import style
 from dagrpo.report.breakdowns import breakdown
 from dagrpo.report.comparison import TaskComparison, compare
-from dagrpo.report.components import correlations, exploited
+from dagrpo.report.components import correlations, exploited, reward_components
 from dagrpo.report.config import Report
-from dagrpo.report.conversations import conversations
+from dagrpo.report.conversations import call_shares, conversations, turns_and_calls
 from dagrpo.report.curves import curves, to_csv
 from dagrpo.report.examples import examples
-from dagrpo.report.figures import NAMES, draw_all, draw_components, draw_conversations, draw_held_out
-from dagrpo.report.figures.held_out import held_out_curves
+from dagrpo.report.figures.comparison import base_vs_trained
+from dagrpo.report.figures.held_out import held_out_accuracy
+from dagrpo.report.figures.training import completion_length, learning_curve, logprob_difference, reward_distribution
 from dagrpo.report.first_step import doubts
 from dagrpo.report.inputs import Inputs
 from dagrpo.report.over_steps import over_steps
@@ -25,6 +27,7 @@ from dagrpo.report.rollouts import first_and_last, left_out
 from dagrpo.utils.files import write_text
 from dagrpo.utils.provenance import lineage_rows
 
+NAMES = ("base_vs_trained", "learning_curve", "reward_distribution", "completion_length", "logprob_difference")
 FIGURE_FILES = tuple(f"{name}.svg" for name in NAMES)
 
 
@@ -40,23 +43,32 @@ def build(
     own_params: the report's part of params.yaml, shown as well; defaults: of all parameters, by section;
     overrides: the parameters that make it an override run.
     """
+    window = report.smoothing
     comparisons = [compare(inputs, task) for task in inputs.tasks]
     recorded_curves = curves(inputs)
-    phases = first_and_last(inputs, report.smoothing)
+    phases = first_and_last(inputs, window)
     talk = conversations(inputs, report.completions)
     parameters = recorded(inputs.provenance, own_params, defaults)
+    with style.house_style():
+        figures = [
+            base_vs_trained(comparisons),
+            learning_curve(recorded_curves, window),
+            reward_distribution(phases),
+            completion_length(recorded_curves, phases, window),
+            logprob_difference(recorded_curves),
+        ]
+        components = reward_components(recorded_curves, correlations(inputs, recorded_curves, window), window)
+        of_some = [components, held_out_accuracy(inputs)]
+        of_talk = [turns_and_calls(recorded_curves, window), call_shares(talk.shares)] if talk else []
     return Page(
         inputs=inputs,
         comparisons=comparisons,
         curves=recorded_curves,
-        figures=draw_all(recorded_curves, phases, comparisons, report.smoothing),
+        figures=figures,
+        training_figures=[each for each in of_some if each is not None],
+        conversation_figures=[each for each in of_talk if each is not None],
         examples={task: examples(inputs, task, report.completions) for task in inputs.tasks},
         conversations=talk,
-        conversation_figures=draw_conversations(talk, recorded_curves, report.smoothing) if talk else (),
-        component_figures=draw_components(
-            recorded_curves, correlations(inputs, recorded_curves, report.smoothing), report.smoothing
-        ),
-        held_out_figures=draw_held_out(held_out_curves(inputs)),
         breakdowns={task: breakdown(inputs, task) for task in inputs.tasks},
         over_steps=over_steps(inputs, report.prompts),
         left_out=left_out(inputs, inputs.seeds[0]),

@@ -17,7 +17,7 @@ from dagrpo.evaluation.statistics import Floats
 from dagrpo.report.format import percent
 from dagrpo.report.inputs import Inputs
 from dagrpo.report.parameters import Parameter, value_of
-from dagrpo.report.rollouts import has_rollouts, sampled_rollouts
+from dagrpo.report.rollouts import step_rollouts, steps_of
 
 DEVIATIONS = 3.89  # standard deviations: a normal difference of means exceeds them once in 10,000 times
 LEAST = 0.05  # a smaller difference may come from the training problems, whatever its interval
@@ -38,10 +38,12 @@ AS_THEY_COME = (
 
 def doubts(inputs: Inputs, parameters: Mapping[str, Sequence[Parameter]]) -> list[str]:
     """Return a warning for each seed and task whose first step does not look like the base policy; [] if nothing is comparable."""
-    if not _comparable(parameters) or not all(has_rollouts(inputs, seed) for seed in inputs.seeds):
+    if not _comparable(parameters) or not all(steps_of(inputs, seed) for seed in inputs.seeds):
         return []
     warnings = [
-        _doubt(inputs, seed, task, sampled_rollouts(inputs, seed, 1)) for seed in inputs.seeds for task in inputs.tasks
+        _doubt(inputs, seed, task, step_rollouts(inputs, seed, 1).short)
+        for seed in inputs.seeds
+        for task in inputs.tasks
     ]
     return [sentence for sentence in warnings if sentence is not None]
 

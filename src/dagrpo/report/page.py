@@ -21,7 +21,7 @@ from dagrpo.report.comparison import TaskComparison, compare_scorers
 from dagrpo.report.conversations import Conversations
 from dagrpo.report.curves import Curves
 from dagrpo.report.examples import TaskExamples
-from dagrpo.report.figures import ReportFigure
+from dagrpo.report.figures.parts import ReportFigure
 from dagrpo.report.html import render_html
 from dagrpo.report.inputs import Inputs
 from dagrpo.report.over_steps import MOST_ATTEMPTS, SeriesView
@@ -46,9 +46,8 @@ class Page:
     breakdowns: Mapping[str, Breakdown]  # by task
     over_steps: Sequence[SeriesView]
     left_out: str | None  # sentence about texts that runtime.keep_rollouts left out of the rollouts
-    conversation_figures: Sequence[ReportFigure]  # on the page alone: not every experiment has them
-    component_figures: Sequence[ReportFigure]  # likewise
-    held_out_figures: Sequence[ReportFigure]  # likewise
+    training_figures: Sequence[ReportFigure]  # only on the page: not every experiment has them
+    conversation_figures: Sequence[ReportFigure]  # likewise
     lineage: Sequence[LineageRow]
     parameters: Mapping[str, Sequence[Parameter]]  # by section
     overrides: Mapping[str, Any]  # of an override run, by dotted key; else empty
@@ -58,13 +57,14 @@ class Page:
 
 def render(page: Page) -> str:
     """Render the whole HTML text."""
-    of_some = (*page.component_figures, *page.held_out_figures)  # experiments
+    script = Path(__file__).with_name(SCRIPT).read_text()
+    moments = [moment for series in page.over_steps for moment in series.moments]
     return render_html(
         Path(__file__).with_name("template.html.j2"),
         page=page,
         words=wording,
-        figures={each.name: each for each in (*page.figures, *of_some, *page.conversation_figures)},
-        training_figures=[each.name for each in of_some],
+        figures={each.name: each for each in (*page.figures, *page.training_figures, *page.conversation_figures)},
+        training_figures=[each.name for each in page.training_figures],
         conversation_figures=[each.name for each in page.conversation_figures],
         diagnostics={comparison.task: diagnostics(page.inputs, comparison.task) for comparison in page.comparisons},
         facts=setup(page.inputs, page.comparisons, page.parameters, len(page.curves.steps)),
@@ -72,46 +72,20 @@ def render(page: Page) -> str:
         is_control=value_of(page.parameters, "reward.permuted") == "true",
         rows={File(row.output, row.digest): number for number, row in enumerate(page.lineage, start=1)},
         glossary=glossary(_metrics_of(page), has_turns=page.conversations is not None),
-        script=_script(),
+        script=Markup(script),
+        script_digest=f"sha256-{b64encode(sha256(script.encode()).digest()).decode()}",  # as in a Content-Security-Policy
         changed=changed(page.parameters),
         software=page.software,
         made_here=f"../../../logs/{quote(visible(page.inputs.experiment))}/times.html",
-        **_of_groups(page),
-        **_of_attempts(page),
+        by_kind={task: each.by_kind for task, each in page.breakdowns.items() if each.by_kind},
+        by_base={task: each.by_base for task, each in page.breakdowns.items() if each.by_base},
+        least_of_group=SMALL,
+        steps_shown=sorted({moment.step for moment in moments}),
+        kinds_shown=sorted({series.kind for series in page.over_steps if series.kind is not None}),
+        verdicts_shown=sorted({each.attempt.verdict for moment in moments for each in moment.attempts}),
+        most_steps=MOST_STEPS,
+        most_attempts=MOST_ATTEMPTS,
     )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Script:
-    """The page's script, and its digest in the page's policy."""
-
-    text: Markup
-    digest: str  # as in a Content-Security-Policy
-
-
-def _script() -> _Script:
-    text = Path(__file__).with_name(SCRIPT).read_text()
-    return _Script(text=Markup(text), digest=f"sha256-{b64encode(sha256(text.encode()).digest()).decode()}")
-
-
-def _of_groups(page: Page) -> dict[str, Any]:
-    return {
-        "by_kind": {task: each.by_kind for task, each in page.breakdowns.items() if each.by_kind},
-        "by_base": {task: each.by_base for task, each in page.breakdowns.items() if each.by_base},
-        "least_of_group": SMALL,
-    }
-
-
-def _of_attempts(page: Page) -> dict[str, Any]:
-    moments = [moment for series in page.over_steps for moment in series.moments]
-    verdicts = {each.attempt.verdict for moment in moments for each in moment.attempts}
-    return {
-        "steps_shown": sorted({moment.step for moment in moments}),
-        "kinds_shown": sorted({series.kind for series in page.over_steps if series.kind is not None}),
-        "verdicts_shown": sorted(verdicts),
-        "most_steps": MOST_STEPS,
-        "most_attempts": MOST_ATTEMPTS,
-    }
 
 
 def _metrics_of(page: Page) -> list[str]:
@@ -123,5 +97,6 @@ def _metrics_of(page: Page) -> list[str]:
     differences = [
         f"eval/{each.task}/{metric.metric}_difference" for each in page.comparisons for metric in each.metrics
     ]
-    held_out = [f"held_out/{task}/greedy" for task in page.inputs.tasks] if page.held_out_figures else []
+    has_held_out = any(each.name == "held_out_accuracy" for each in page.training_figures)
+    held_out = [f"held_out/{task}/greedy" for task in page.inputs.tasks] if has_held_out else []
     return [*scores, *differences, *page.curves.values, *held_out]

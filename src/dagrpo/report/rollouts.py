@@ -71,25 +71,13 @@ def _phase(inputs: Inputs, names: dict[int, list[str]], steps: tuple[int, int]) 
     )
 
 
-def has_rollouts(inputs: Inputs, seed: int) -> bool:
-    """Return False for a training that left no table of rollouts, as another project's trainer."""
-    return bool(_step_files(inputs.rollouts[seed]))
-
-
-def sampled_rollouts(inputs: Inputs, seed: int, step: int) -> pa.Table:
-    """Return all rollouts of `step` (1-based), including discarded ones; short columns."""
-    manifest = inputs.rollouts[seed]
-    return _file(manifest, _step_files(manifest)[step - 1]).short
-
-
-def last_step(inputs: Inputs, seed: int) -> tuple[int, AttemptsFile]:
-    """Return the last step's number and its rollouts."""
-    names = _step_files(inputs.rollouts[seed])
-    return len(names), _file(inputs.rollouts[seed], names[-1])
+def steps_of(inputs: Inputs, seed: int) -> int:
+    """Return the number of steps with rollouts; 0 for a training that left no tables of them, as another project's trainer."""
+    return len(_step_files(inputs.rollouts[seed]))
 
 
 def step_rollouts(inputs: Inputs, seed: int, step: int) -> AttemptsFile:
-    """Return the rollouts of `step` (1-based)."""
+    """Return all rollouts of `step` (1-based), including discarded ones."""
     manifest = inputs.rollouts[seed]
     return _file(manifest, _step_files(manifest)[step - 1])
 

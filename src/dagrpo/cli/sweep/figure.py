@@ -11,7 +11,7 @@ from dagrpo.evaluation.statistics import Estimate
 from dagrpo.report import style
 from dagrpo.report.figures.parts import ReportFigure, percent_ticks
 from dagrpo.report.format import percent, percent_interval
-from dagrpo.report.svg import Hover
+from dagrpo.report.figures.parts import Hover
 
 IN_A_ROW = 3
 LOGARITHMIC = 20  # the largest value over the least, from which an axis is logarithmic

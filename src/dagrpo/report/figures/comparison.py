@@ -8,9 +8,8 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
 from dagrpo.evaluation.statistics import Estimate
 from dagrpo.report import style
 from dagrpo.report.comparison import MetricComparison, TaskComparison
-from dagrpo.report.figures.parts import ROUND_STEPS, ReportFigure, legend
+from dagrpo.report.figures.parts import ROUND_STEPS, Hover, ReportFigure, legend
 from dagrpo.report.format import MINUS, metric_label, percent, percent_interval, points, points_interval
-from dagrpo.report.svg import Hover
 
 
 def base_vs_trained(comparisons: Sequence[TaskComparison]) -> ReportFigure:

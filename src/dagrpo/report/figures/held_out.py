@@ -10,10 +10,9 @@ from dagrpo.evaluation.held_out_table import points
 from dagrpo.evaluation.outcomes import label_of
 from dagrpo.evaluation.statistics import Estimate, wilson
 from dagrpo.report import style
-from dagrpo.report.figures.parts import ReportFigure, legend, series, step_axis
+from dagrpo.report.figures.parts import Hover, ReportFigure, legend, series, step_axis
 from dagrpo.report.format import percent, percent_interval, plural
 from dagrpo.report.inputs import Inputs
-from dagrpo.report.svg import Hover
 
 COLUMNS = 2  # of panels, one for each task
 BESIDE = 0.008  # of the axis: how far the points of two seeds lie apart, so that one interval does not hide another
@@ -56,8 +55,14 @@ def _curve(inputs: Inputs, task: str) -> HeldOutCurve | None:
     )
 
 
-def held_out_accuracy(curves: Sequence[HeldOutCurve]) -> ReportFigure:
-    """Draw a panel for each task and a line for each seed; intervals are a band for one seed, bars for several."""
+def held_out_accuracy(inputs: Inputs) -> ReportFigure | None:
+    """Draw a panel for each task and a line for each seed; intervals are a band for one seed, bars for several.
+
+    None if training evaluated nothing.
+    """
+    curves = held_out_curves(inputs)
+    if not curves:
+        return None
     columns = min(len(curves), COLUMNS)
     rows = -(-len(curves) // columns)
     figure = style.new_figure(2.3 * rows + 0.4)

@@ -7,12 +7,14 @@ from matplotlib.ticker import NullFormatter
 from dagrpo.report import style
 from dagrpo.report.curves import Curves, moving_average
 from dagrpo.report.figures.parts import (
+    Hover,
     ReportFigure,
     curve_in_words,
     empty_figure,
     legend,
     marker_of,
     metric_curve,
+    over_steps,
     paired_bars,
     paired_steps,
     phase_legend,
@@ -23,7 +25,6 @@ from dagrpo.report.figures.parts import (
 )
 from dagrpo.report.format import MINUS, percent
 from dagrpo.report.rollouts import Phases
-from dagrpo.report.svg import Hover, over_steps
 
 LINES = (style.TRAINED, style.BASE, *style.SERIES[2:])  # colours of the lines in one panel
 SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
