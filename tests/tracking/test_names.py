@@ -6,7 +6,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dagrpo.tracking.names import MAX_PARAM_VALUE, MAX_TAG_VALUE, digest_list, file_tag, flatten, metric_name, tag_value
+from dagrpo.tracking.names import MAX_PARAM_VALUE, MAX_TAG_VALUE, digest_tags, flatten, metric_name, tag_value
 
 
 def test_an_at_sign_in_a_metric_name_is_spelled_out() -> None:
@@ -32,12 +32,8 @@ def test_a_value_over_the_limit_is_cut_and_ends_with_its_digest() -> None:
 
 
 def test_a_path_outside_the_project_still_makes_a_valid_tag_key() -> None:
-    assert file_tag("input", "../raw data/zweigstra\u00dfe.jsonl") == "input.../raw data/zweigstra_e.jsonl"
-    assert file_tag("input", "/raw//train.jsonl") == "input./raw/train.jsonl"
-
-
-def test_digests_are_searchable_by_their_first_16_digits() -> None:
-    assert digest_list({"b": "b" * 64, "a": "a" * 64}) == f"{'a' * 16} {'b' * 16}"
+    digests = {"../raw data/zweigstra\u00dfe.jsonl": "a", "/raw//train.jsonl": "b"}
+    assert digest_tags("input", digests) == {"input.../raw data/zweigstra_e.jsonl": "a", "input./raw/train.jsonl": "b"}
 
 
 @given(st.text(min_size=1))

@@ -1,5 +1,7 @@
 """Failures, kills and damaged files are recorded, whenever a sync was interrupted."""
 
+import json
+import os
 import shutil
 from pathlib import Path
 
@@ -61,6 +63,19 @@ def test_a_stage_ended_by_sigkill_is_killed_with_what_it_reported(project: Path,
     (run,) = stage_runs(project)
     assert (run.info.status, run.data.tags["git.commit"]) == ("KILLED", "abc")
     assert parent_runs(project)["0"].data.metrics == {"loss": 0.5}
+
+
+def test_a_stage_that_is_killed_late_has_all_of_its_curve(project: Path, start_stage: StartStage) -> None:
+    start_stage(stage_record(), "os.kill(os.getpid(), signal.SIGKILL)").communicate()
+    curve = project / "stage.curve.jsonl"
+    late = json.loads(curve.read_text())["time"] + 3_600_000
+    with curve.open("a") as file:
+        file.write(json.dumps({"step": 2, "time": late, "values": {"loss": 0.25}}) + "\n")
+    os.utime(curve, (late / 1000, late / 1000))
+    assert sync.sync() == 1
+    (run,) = stage_runs(project)
+    assert (run.info.status, run.info.end_time) == ("KILLED", late)
+    assert parent_runs(project)["0"].data.metrics == {"loss": 0.25}
 
 
 def test_a_stage_that_was_killed_after_its_last_output_is_no_killed_run(project: Path, start_stage: StartStage) -> None:

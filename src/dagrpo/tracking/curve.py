@@ -61,3 +61,9 @@ def read_curve(log: Path, *, since: int = 0, offset: int = 0) -> tuple[list[Step
         return [], offset
     steps = [Step(**json.loads(line)) for line in text.splitlines()]
     return [step for step in steps if step.time >= since], offset + len(text) + len(complete)
+
+
+def last_change(log: Path) -> int:
+    """Return when a stage has reported its last step, in milliseconds since 1970; 0 without a curve."""
+    path = log.with_suffix(SUFFIX)
+    return path.stat().st_mtime_ns // 1_000_000 if path.exists() else 0

@@ -11,6 +11,7 @@ from dagrpo.config.overlay import configuration_of, merged
 from dagrpo.config.schema import parse
 from dagrpo.core.errors import UserError
 from dagrpo.tracking.attempt import FOLDER
+from dagrpo.tracking.curve import last_change
 from dagrpo.tracking.variations import TRY, experiment_name, variation_name
 from dagrpo.utils.console import say
 from dagrpo.utils.environment import user
@@ -163,37 +164,29 @@ def _of_folder(name: str) -> Iterator[Execution]:
     """Yield a folder's executions. Without an account, times are those of the files, shifted forward to follow the DAG."""
     records = {path: read_object(path) for path in provenances_of(name)}
     files = {execution_of(record): path for path, record in records.items()}
-    accounts = dict(_accounts(LOGS / name))
+    accounts = {}
+    for file in sorted((LOGS / name).rglob(f"*{SUFFIX}")):
+        account = read_object(file)
+        accounts[account["provenance"]] = file.with_name(file.name.removesuffix(SUFFIX) + ".log"), account
     fallback = _configuration(records.values())
     time = 0
-    for execution in in_order(files):
-        path = files[execution]
+    for each in in_order(files):
+        path, record = files[each], records[files[each]]
         time = max(time + 1, path.stat().st_mtime_ns // 1_000_000)
-        result, account = _from_results(path, records[path], time, fallback), accounts.get(sha256_of(path))
-        yield result if account is None else _with_account(result, *account)
-
-
-def _accounts(logs: Path) -> Iterator[tuple[str, tuple[Path, Mapping[str, Any]]]]:
-    for file in sorted(logs.rglob(f"*{SUFFIX}")):
-        account = read_object(file)
-        yield account["provenance"], (file.with_name(file.name.removesuffix(SUFFIX) + ".log"), account)
-
-
-def _from_results(
-    provenance: Path, record: Mapping[str, Any], time: int, configuration: Mapping[str, Any]
-) -> Execution:
-    versions = {f"version.{name}": str(value) for name, value in record.get("environment", {}).items()}
-    return Execution(
-        source=provenance,
-        record=record,
-        places=(*record["outputs"], str(provenance)),
-        outputs=record["outputs"],
-        configuration=configuration,
-        facts={**versions, "rebuilt": "from provenance.json"},
-        started=time,
-        ended=time,
-        status="FINISHED",
-    )
+        versions = {f"version.{name}": str(value) for name, value in record.get("environment", {}).items()}
+        execution = Execution(
+            source=path,
+            record=record,
+            places=(*record["outputs"], str(path)),
+            outputs=record["outputs"],
+            configuration=fallback,
+            facts={**versions, "rebuilt": "from provenance.json"},
+            started=time,
+            ended=time,
+            status="FINISHED",
+        )
+        own = accounts.get(sha256_of(path))
+        yield execution if own is None else _with_account(execution, *own)
 
 
 def _with_account(execution: Execution, log: Path, account: Mapping[str, Any]) -> Execution:
@@ -250,8 +243,8 @@ def _has_results(execution: Execution) -> bool:
 
 def of_note(note: Path) -> Execution:
     """Return a note's execution; KILLED if its process is gone without a record. Raises UserError if the note is missing or damaged."""
-    content, written = read_object(note), _last_change(note)
-    process = Process(**content["process"])
+    content = read_object(note)
+    log, process = Path(content["log"]), Process(**content["process"])
     is_lost = content["status"] == "RUNNING" and process.is_gone
     return Execution(
         source=note,
@@ -261,18 +254,10 @@ def of_note(note: Path) -> Execution:
         configuration=content["configuration"],
         facts=content["facts"],
         started=content["started"],
-        ended=written if is_lost else content["ended"],
+        ended=max(content["started"], last_change(log)) if is_lost else content["ended"],
         status="KILLED" if is_lost else content["status"],
         error=content["error"],
-        log=Path(content["log"]),
+        log=log,
         process=process,
         note=note.stem,
     )
-
-
-def _last_change(note: Path) -> int:
-    """Return when a note was written, in milliseconds since 1970. UserError: it is gone."""
-    try:
-        return note.stat().st_mtime_ns // 1_000_000
-    except FileNotFoundError:
-        raise UserError(f"{note} is missing: its stage has ended.") from None

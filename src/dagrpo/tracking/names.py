@@ -12,7 +12,6 @@ MAX_KEY = 250
 MAX_PARAM_VALUE = 6000
 MAX_TAG_VALUE = 8000
 MAX_DATASET_DIGEST = 36
-SHORT_DIGEST = 16  # hex digits of a digest where many must fit into one tag
 PLAIN = re.compile(r"(?:[A-Za-z0-9][A-Za-z0-9 ,.?!=:;'()%/-]*)?")  # means nothing in Markdown
 WITH_TEXT = ("messages", "content", "reasoning_content")
 _NOT_ALLOWED = re.compile(r"[^A-Za-z0-9_\-. :/]")
@@ -23,9 +22,9 @@ def metric_name(name: str) -> str:
     return _key(name.replace("@", "_at_"))
 
 
-def file_tag(prefix: str, path: str) -> str:
-    """Return the tag key of a file, such as `input.data/gsm8k/train.parquet`; the value is its digest."""
-    return _key(f"{prefix}.{path}")
+def digest_tags(kind: str, digests: Mapping[str, str]) -> dict[str, str]:
+    """Return the sha256 of each file as a tag, such as `input.data/gsm8k/train.parquet`. kind: input, output."""
+    return {_key(f"{kind}.{path}"): digest for path, digest in sorted(digests.items())}
 
 
 def tag_value(value: object) -> str:
@@ -43,11 +42,6 @@ def flatten(params: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
             text = value if isinstance(value, str) else canonical_json(value)
             flat[_key(prefix + name)] = _cut(text, MAX_PARAM_VALUE)
     return flat
-
-
-def digest_list(digests: Mapping[str, str]) -> str:
-    """Return the first 16 digits of every digest, for a search such as tags.inputs LIKE '%0123456789abcdef%'."""
-    return tag_value(" ".join(digest[:SHORT_DIGEST] for _, digest in sorted(digests.items())))
 
 
 def as_written(value: Any) -> Any:

@@ -5,13 +5,13 @@ seeds share belong to a separate run, `all seeds`; with a single seed, to that s
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
 
 from dagrpo.tracking.attempt import FOLDER
 from dagrpo.tracking.execution import SHARED, Execution
-from dagrpo.tracking.names import digest_list, file_tag, flatten
+from dagrpo.tracking.names import digest_tags, flatten
 from dagrpo.tracking.runs import PARENT, Run, Runs
 from dagrpo.utils.files import canonical_json
 from dagrpo.utils.locks import Process
@@ -106,12 +106,6 @@ def open_run(runs: Runs, execution: Execution, begun: Run | None = None) -> Run:
     return run
 
 
-def digest_tags(kind: str, digests: Mapping[str, str]) -> dict[str, str]:
-    """Return the sha256 of each input or output as a tag of a run. kind: input, output."""
-    tags = {file_tag(kind, path): digest for path, digest in sorted(digests.items())}
-    return tags | {f"{kind}s": digest_list(digests)}
-
-
 def _create(runs: Runs, execution: Execution) -> Run:
     parent = find_parent(runs, execution, execution.record.get("seed"))
     parent.reopen()
@@ -131,8 +125,7 @@ def _tags(execution: Execution) -> dict[str, Any]:
         "seed": execution.seed,
         "identity": execution.identity,
     }
-    tags |= _variation_tags(execution)
-    tags |= digest_tags("output", execution.outputs) if execution.outputs else {}
+    tags |= _variation_tags(execution) | digest_tags("output", execution.outputs)
     tags |= {"taken_from": record["taken_from"]} if "taken_from" in record else {}
     tags |= {EXECUTION: execution.note} if execution.note else {}
     tags |= {PROCESS: json.dumps(asdict(execution.process))} if execution.process else {}

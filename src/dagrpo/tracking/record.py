@@ -22,14 +22,13 @@ from dagrpo.report.attempt import Attempt
 from dagrpo.tracking.curve import Step
 from dagrpo.tracking.execution import Execution
 from dagrpo.tracking.models import input_policy, link_output_policy, write_policies
-from dagrpo.tracking.names import metric_name
+from dagrpo.tracking.names import digest_tags, metric_name
 from dagrpo.tracking.parents import (
     ATTEMPT,
     ERROR,
     HEADLINE,
     INCOMPLETE,
     describe,
-    digest_tags,
     find_parent,
     find_run,
     open_run,
@@ -134,7 +133,7 @@ def write_run(runs: Runs, execution: Execution, contents: Contents, begun: Run |
     """Write the whole run of an execution, its status last: a run that was begun and not finished is found and continued."""
     run = open_run(runs, execution, begun)
     _write_contents(Target(runs=runs, run=run, execution=execution), contents)
-    tags = digest_tags("output", execution.outputs) if execution.outputs else {}
+    tags = digest_tags("output", execution.outputs)
     tags |= {INCOMPLETE: contents.missing} if contents.missing or INCOMPLETE in run.tags else {}
     tags |= {ERROR: execution.error} if execution.error else {}
     run.log(tags=tags)
