@@ -10,14 +10,18 @@ import pyarrow as pa
 from tests.rollout import conversations
 from tests.rollout.problems import SINGLE_TURN
 
+from dagrpo.config.schema import Params
 from dagrpo.evaluation.config import Scoring
 from dagrpo.evaluation.held_out_table import HELD_OUT
 from dagrpo.evaluation.scoring import score
 from dagrpo.evaluation.statistics import Floats
+from dagrpo.report.build import build
+from dagrpo.report.config import Report
 from dagrpo.report.inputs import Inputs, read_inputs
+from dagrpo.report.page import Page
 from dagrpo.rollout.table import ROLLOUTS
 from dagrpo.trainer.state.digest_table import FILE, digest_table
-from dagrpo.utils.files import sha256_of, write_json
+from dagrpo.utils.files import read_json, sha256_of, write_json
 from dagrpo.utils.manifest import entry_of
 from dagrpo.utils.tables import write_parquet
 
@@ -26,6 +30,7 @@ HOSTILE = (
 )
 SAMPLES = 4
 GROUP = 8
+REPORT = Report(completions=5, smoothing=3)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +57,17 @@ class Files:
             held_out=self.held_out,
             splits=self.splits,
         )
+
+
+def page_of(files: Files, report: Report = REPORT) -> Page:
+    """The page of an experiment."""
+    return build(files.read(), report, {"report": report.model_dump()}, Params().model_dump())
+
+
+def list_again(manifest: Path, names: Sequence[str] | None = None) -> None:
+    """Write the manifest's entries anew, of the files that it lists or of these."""
+    listed = read_json(manifest)["files"] if names is None else names
+    write_json(manifest, {"files": {name: asdict(entry_of(manifest.with_name(name))) for name in listed}})
 
 
 def add_held_out(files: Files, split: str = "test", problems: int = 64) -> Files:
@@ -149,8 +165,7 @@ class _Maker:
             write_parquet(rollouts.parent / name, table)
         names.append(FILE)  # no rollouts, though it lies beside them
         write_parquet(rollouts.parent / FILE, digest_table({}))
-        listed = {name: asdict(entry_of(rollouts.parent / name)) for name in names}
-        write_json(rollouts, {"files": listed})
+        list_again(rollouts, names)
         policy = folder / "policy/manifest.json"
         write_json(policy, {"format": "dcp", "seed": seed})
         inputs = [self._root / "models/tiny_qwen2/manifest.json", self._root / "data" / task / "train.parquet"]

@@ -1,20 +1,15 @@
 """The components of the reward on the page: curves, correlations, and a warning when one is exploited."""
 
-from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-from tests.report.synthetic import Files, make_experiment
+from tests.report.synthetic import Files, list_again, make_experiment, page_of
 
-from dagrpo.config.schema import Params
-from dagrpo.report.build import build
 from dagrpo.report.components import correlations, reward_components
 from dagrpo.report.config import Report
 from dagrpo.report.curves import curves
-from dagrpo.report.page import Page, render
-from dagrpo.utils.files import read_object, write_json
-from dagrpo.utils.manifest import entry_of
+from dagrpo.report.page import render
 from dagrpo.utils.tables import read_parquet, write_parquet
 
 STEPS = 80
@@ -36,9 +31,7 @@ def _add_components(files: Files, accuracy: list[float]) -> Files:
         for name, values in own.items():
             table = table.append_column(name, pa.array(values))
         write_parquet(path, table)
-        listed = read_object(manifest)["files"]
-        for name in [each for each in listed if each.startswith("step_")]:
-            step = manifest.parent / name
+        for step in manifest.parent.glob("step_*"):
             rows = read_parquet(step)
             found = [
                 [("accuracy", float(right)), ("format", float(not right)), ("overlong", 0.0)]
@@ -46,13 +39,8 @@ def _add_components(files: Files, accuracy: list[float]) -> Files:
             ]
             kind = pa.map_(pa.string(), pa.float32())
             write_parquet(step, rows.append_column("components", pa.array(found, kind)))
-            listed[name] = asdict(entry_of(step))
-        write_json(manifest, {"files": listed})
+        list_again(manifest)
     return files
-
-
-def _page(files: Files) -> Page:
-    return build(files.read(), REPORT, {"report": REPORT.model_dump()}, Params().model_dump())
 
 
 def test_the_page_has_a_curve_of_each_component_and_their_correlations(tmp_path: Path) -> None:
@@ -64,7 +52,7 @@ def test_the_page_has_a_curve_of_each_component_and_their_correlations(tmp_path:
     assert found.steps == (STEPS - 4, STEPS)
     assert found.values[1, 0] < -0.999
     assert np.isnan(found.values[2, 0])
-    page = _page(files)
+    page = page_of(files, REPORT)
     (figure,) = page.training_figures
     assert "In the last step: accuracy 0." in figure.description
     text = render(page)
@@ -75,7 +63,7 @@ def test_the_page_has_a_curve_of_each_component_and_their_correlations(tmp_path:
 
 def test_a_component_that_rises_while_accuracy_falls_is_a_banner(tmp_path: Path) -> None:
     falling = [*np.linspace(0.4, 0.7, STEPS // 2), *np.linspace(0.7, 0.3, STEPS - STEPS // 2)]
-    page = _page(_add_components(make_experiment(tmp_path, steps=STEPS), falling))
+    page = page_of(_add_components(make_experiment(tmp_path, steps=STEPS), falling), REPORT)
     (doubt,) = page.doubts
     assert doubt.startswith("Seed 0: the component format rose from 0.")
     assert "the policy seems to exploit it" in render(page)

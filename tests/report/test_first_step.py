@@ -1,21 +1,16 @@
 """The first step of training beside the evaluation of the policy that sampled it: base answers 60% of 40 problems."""
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from tests.report.synthetic import GROUP, Files
+from tests.report.synthetic import GROUP, Files, list_again, page_of
 
-from dagrpo.config.schema import Params
-from dagrpo.report.build import build
-from dagrpo.report.config import Report
 from dagrpo.report.first_step import AS_THEY_COME, SAME, doubts
 from dagrpo.report.page import render
 from dagrpo.report.parameters import Parameter
 from dagrpo.report.results import summary_markdown
-from dagrpo.utils.files import read_object, write_json
-from dagrpo.utils.manifest import entry_of
 from dagrpo.utils.tables import read_parquet, write_parquet
 
 VALUES = {key: "1.0" for pair in SAME for key in pair} | dict(AS_THEY_COME)
@@ -38,8 +33,7 @@ def _first_step(files: Files, right: int, prompts: int = 32, task: str = "arithm
     table = pa.concat_tables([row] * count).append_column("task", pa.array([task] * count))
     table = table.append_column("problem_index", pa.array([at // GROUP for at in range(count)]))
     write_parquet(path, table.append_column("correct", pa.array([at // GROUP < right for at in range(count)])))
-    listed = read_object(manifest)["files"]
-    write_json(manifest, {"files": listed | {path.name: asdict(entry_of(path))}})
+    list_again(manifest)
     return files
 
 
@@ -56,8 +50,7 @@ def test_groups_that_dynamic_sampling_has_thrown_away_are_counted(experiment: Fi
     table = read_parquet(path).drop_columns(["discarded"])
     discarded = pa.array([problem >= 26 for problem in table["problem_index"].to_pylist()])
     write_parquet(path, table.append_column("discarded", discarded))
-    listed = read_object(manifest)["files"]
-    write_json(manifest, {"files": listed | {path.name: asdict(entry_of(path))}})
+    list_again(manifest)
     assert doubts(experiment.read(), _parameters()) == []
 
 
@@ -78,6 +71,6 @@ def test_where_sampling_or_reading_differ_nothing_is_compared(changed: dict[str,
 
 
 def test_a_doubt_stands_on_the_page_and_in_the_summary(experiment: Files, tmp_path: Path) -> None:
-    page = replace(build(experiment.read(), Report(), {}, Params().model_dump()), doubts=("Seed 0: <b>odd</b>.",))
+    page = replace(page_of(experiment), doubts=("Seed 0: <b>odd</b>.",))
     assert "<b>Doubtful.</b> Seed 0: &lt;b&gt;odd&lt;/b&gt;." in render(page)
     assert "**Doubtful.** Seed 0" in summary_markdown("tiny", page.comparisons, {}, page.doubts)

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import pytest
-from tests.report.synthetic import Files, add_held_out, make_experiment
-from tests.report.test_page import Checker, page_of
+from tests.report.synthetic import Files, add_held_out, make_experiment, page_of
+from tests.report.test_page import Checker
 
 from dagrpo.evaluation.statistics import wilson
 from dagrpo.report.curves import curves, moving_average, to_csv

@@ -1,13 +1,13 @@
 """What the report computes and how it words it."""
 
 import csv
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from tests.report.synthetic import Files, make_experiment
+from tests.report.synthetic import Files, list_again, make_experiment
 
 from dagrpo.evaluation.outcomes import WITHOUT_PICTURES
 from dagrpo.evaluation.statistics import Estimate
@@ -18,8 +18,6 @@ from dagrpo.report.curves import Curves, curves, moving_average, to_csv
 from dagrpo.report.examples import examples, problem_changes
 from dagrpo.report.results import metrics_json, scores_csv, summary_markdown
 from dagrpo.report.rollouts import first_and_last
-from dagrpo.utils.files import read_json, write_json
-from dagrpo.utils.manifest import entry_of
 from dagrpo.utils.tables import read_parquet, write_parquet
 
 
@@ -151,8 +149,7 @@ def test_what_a_step_has_thrown_away_is_in_no_figure(tmp_path: Path) -> None:
     for name, value in (("reward", pa.scalar(9.0, pa.float32())), ("correct", True), ("discarded", True)):
         first = first.set_column(first.column_names.index(name), name, pa.repeat(value, 8))
     write_parquet(path, pa.concat_tables([table.slice(0, 8), first, table.slice(8)]))
-    listed = read_json(manifest)["files"] | {path.name: asdict(entry_of(path))}
-    write_json(manifest, {"files": listed})
+    list_again(manifest)
     after = first_and_last(files.read(), 1)
     assert after is not None
     assert [phase.rewards.tolist() for phase in after] == [phase.rewards.tolist() for phase in before]
@@ -205,3 +202,18 @@ def test_changes_are_shares_over_all_completions(experiment: Files) -> None:
     assert (third.base, third.trained) == (0.0, 0.0)  # the hostile completion is wrong every time
     found = inputs.evaluations["arithmetic", "base", 0].outcomes
     assert problem_changes(inputs, "arithmetic")[0].base == (found.greedy[0] + found.sampled[0].sum()) / 5
+
+
+def test_seeds_tasks_and_policies_are_read_from_the_paths(tmp_path: Path) -> None:
+    inputs = make_experiment(tmp_path, seeds=(10, 2), tasks=("b", "a")).read()
+    assert inputs.seeds == (2, 10)
+    assert inputs.tasks == ("b", "a")
+    assert set(inputs.evaluations) == {(t, v, s) for t in "ab" for v in ("base", "trained") for s in (2, 10)}
+
+
+def test_rollouts_that_are_not_those_of_the_manifest_are_named(experiment: Files) -> None:
+    (experiment.rollouts[0].parent / "step_00012.parquet").write_bytes(b"PAR1")
+    with pytest.raises(
+        ValueError, match=r"step_00012\.parquet is truncated .*, but .* lists it: run the stage train again"
+    ):
+        first_and_last(experiment.read(), 3)

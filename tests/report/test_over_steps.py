@@ -15,20 +15,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.pictures import picture
-from tests.report.synthetic import Files, make_experiment
+from tests.report.synthetic import Files, list_again, make_experiment, page_of
 from tests.report.test_page import Checker
 from tests.report.test_pictures import write_split
 from tests.rollout import conversations
 
-from dagrpo.config.schema import Params
-from dagrpo.report.build import build
 from dagrpo.report.config import Report
 from dagrpo.report.over_steps import LONGEST_TEXT, MOST_ATTEMPTS, MOST_TOKENS, over_steps
-from dagrpo.report.page import Page, render
+from dagrpo.report.page import render
 from dagrpo.report.samples import evenly, series_of_training
 from dagrpo.report.splits import Kinds
-from dagrpo.utils.files import read_json, write_json
-from dagrpo.utils.manifest import entry_of
 from dagrpo.utils.tables import write_parquet
 
 CHROMIUM = shutil.which("chromium")
@@ -54,14 +50,11 @@ def trained_on(root: Path, steps: Sequence[Sequence[Row]]) -> Files:
         write_parquet(
             manifest.with_name(f"step_{number:05d}.parquet"), conversations.training_table(rows, rewards, number)
         )
-    names = read_json(manifest)["files"]
-    listed = {name: entry_of(manifest.with_name(name)) for name in names}
-    write_json(manifest, {"files": {n: {"sha256": e.sha256, "bytes": e.bytes} for n, e in listed.items()}})
+    list_again(manifest)
     return files
 
 
-def page_of(files: Files) -> Page:
-    return build(files.read(), Report(completions=1, prompts=2), {}, Params().model_dump())
+REPORT = Report(completions=1, prompts=2)
 
 
 def test_the_pictures_of_a_prompt_that_came_again_are_shown_once(tmp_path: Path) -> None:
@@ -136,13 +129,13 @@ def test_a_page_of_long_attempts_stays_below_a_megabyte(tmp_path: Path) -> None:
         row |= {"completion_ids": list(range(300)), "rollout_logprobs": [-0.5] * 300}
     other = [row | {"problem_index": number} for number in range(2, 30) for row in group]
     files = trained_on(tmp_path, [[*group, *other]] * 4)
-    html = render(build(files.read(), Report(completions=5, prompts=30), {}, Params().model_dump()))
+    html = render(page_of(files, Report(completions=5, prompts=30)))
     assert len(html.encode()) < 1_000_000
 
 
 def test_hostile_attempts_are_shown_and_not_obeyed(tmp_path: Path) -> None:
     hostile = attempts(1, [conversations.HOSTILE, "</details></script><script>alert(3)</script>" + "long" * 9000])
-    html = render(page_of(trained_on(tmp_path, [hostile, hostile])))
+    html = render(page_of(trained_on(tmp_path, [hostile, hostile]), REPORT))
     checked = Checker(html)
     assert (checked.mistakes, checked.open, checked.handlers, checked.loaded) == ([], [], [], [])
     assert html.count("<script") == 1
@@ -154,7 +147,7 @@ def test_hostile_attempts_are_shown_and_not_obeyed(tmp_path: Path) -> None:
 @pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed: the page's script is not run")
 def test_the_filter_hides_what_does_not_fit(tmp_path: Path) -> None:
     groups = [[*attempts(1, ["alpha", "beta"]), *attempts(2, ["gamma", "delta"])]] * 3
-    html = render(page_of(trained_on(tmp_path, groups)))
+    html = render(page_of(trained_on(tmp_path, groups), REPORT))
     bar = 'document.querySelector(".filter[data-of=over-steps]")'
     typed = f'{bar}.querySelector("[data-by=text]").value = "GAMMA"; {bar}.dispatchEvent(new Event("input"));'
     chosen = f'{bar}.querySelector("[data-by=step]").value = "2"; {bar}.dispatchEvent(new Event("input"));'

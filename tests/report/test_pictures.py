@@ -10,15 +10,12 @@ import numpy as np
 import pytest
 from PIL import Image
 from tests.pictures import picture
-from tests.report.synthetic import Files, make_experiment
+from tests.report.synthetic import Files, make_experiment, page_of
 from tests.report.test_page import Checker
 from tests.rollout.problems import task_row
 
-from dagrpo.config.schema import Params
 from dagrpo.core.errors import UserError
 from dagrpo.data.schema import to_table
-from dagrpo.report.build import build
-from dagrpo.report.config import Report
 from dagrpo.report.page import render
 from dagrpo.report.splits import LONGEST_SIDE, MOST_CHARACTERS, Pictures
 from dagrpo.utils.tables import write_parquet
@@ -92,8 +89,7 @@ def files(tmp_path: Path) -> Files:
 
 @pytest.mark.nightly
 def test_the_best_and_the_worst_are_shown_with_their_pictures_on_a_page_below_a_megabyte(files: Files) -> None:
-    page = build(files.read(), Report(completions=5, smoothing=3), {}, Params().model_dump())
-    html = render(page)
+    html = render(page_of(files))
     assert len(html.encode()) < 1_000_000
     checked = Checker(html)
     assert checked.mistakes == []

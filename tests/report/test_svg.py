@@ -6,9 +6,10 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from dagrpo.report import style
-from dagrpo.report.figures.parts import MOST_BANDS, Hover, ReportFigure, over_steps
+from dagrpo.report.figures.parts import MOST_BANDS, Hover, ReportFigure, over_steps, percent_ticks
 
 RECTANGLE = re.compile(
     r'<rect x="([\d.]+)" y="([\d.]+)" width="([\d.]+)" height="([\d.]+)" fill="none" pointer-events="all"><title>(.*?)</title></rect>'
@@ -49,3 +50,17 @@ def test_bands_over_steps_lie_side_by_side_and_end_at_the_last(axes: Axes, count
     assert all(first[1] == second[0] for first, second in pairwise(edges))
     assert all(low < float(band.text) <= high for band, (low, high) in zip(bands, edges, strict=True))
     assert count - float(bands[-1].text) < count / MOST_BANDS + 1
+
+
+@pytest.mark.parametrize(
+    ("top", "labels"),
+    [(1.0, ["0%", "20%", "40%", "60%", "80%", "100%"]), (0.1, ["0.0%", "2.5%", "5.0%", "7.5%", "10.0%"])],
+)
+def test_a_tick_is_labelled_with_its_value_and_not_a_rounded_one(top: float, labels: list[str]) -> None:
+    figure = Figure()
+    axes = figure.subplots()
+    axes.set_ylim(0, top)
+    axes.set_yticks([top * step / (len(labels) - 1) for step in range(len(labels))])
+    percent_ticks(axes)
+    figure.canvas.draw()
+    assert [label.get_text() for label in axes.get_yticklabels()] == labels

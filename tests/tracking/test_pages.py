@@ -1,5 +1,6 @@
 """The run of a seed says what happened, once, however often and in whatever order it is told."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +22,17 @@ from dagrpo.tracking.read import Contents, contents_of
 from dagrpo.tracking.runs import open_experiment
 from dagrpo.tracking.store import open_client, tracking_uri
 from dagrpo.tracking.summaries import Summary
+from dagrpo.tracking.views import VIEW_TAG, experiment_tags
 from dagrpo.utils.files import sha256_of, write_json
 from dagrpo.utils.tables import write_parquet
 
 CONFIGURATION = {"digest": "403581bc", "seeds": [0], "changed": {"training.steps": 40}}
+FIGURES = (
+    "eval/gsm8k/greedy_base",
+    "eval/gsm8k/greedy_difference",
+    "eval/gsm8k/greedy_trained",
+    "timing/tokens_per_second_mean",
+)
 DATA = Dataset("gsm8k/test", "d" * 36, "local", "{}")
 
 
@@ -88,11 +96,6 @@ def test_a_policy_that_training_has_not_changed_is_one_with_the_base_policy(proj
     report(project, page(trained="a"))
     (parent,) = parent_runs(project).values()
     assert len(parent.outputs.model_outputs) == 1
-
-
-def test_an_override_run_has_a_run_of_its_own(project: Path) -> None:
-    report(project, page(), experiment="demo~403581bc")
-    assert parent_runs(project)["0"].info.run_name == "seed 0, override 403581bc"
 
 
 def train(project: Path, steps: int, **changes: Any) -> None:
@@ -185,3 +188,31 @@ def test_the_scores_of_published_scorers_stand_beside_the_main_one_with_their_in
         contents.tags["interval.eval/gsm8k/mean_at_4_by_verl_gsm8k"] == f"{by_verl['low']:.4f} to {by_verl['high']:.4f}"
     )
     assert "eval/gsm8k/mean_at_4_by_verl_gsm8k_low" not in step.values
+
+
+def test_differences_stand_first_then_what_tells_runs_apart_as_wide_as_their_headings() -> None:
+    state = json.loads(experiment_tags(FIGURES, {"rollout.temperature", "training.steps"})[VIEW_TAG])
+    assert state["selectedColumns"][:9] == [
+        "metrics.`eval/gsm8k/greedy_difference`",
+        "params.`rollout.temperature`",
+        "params.`training.steps`",
+        "params.`training.learning_rate`",
+        "params.`algorithm.loss.name`",
+        "params.`model.name`",
+        "metrics.`eval/gsm8k/greedy_base`",
+        "metrics.`eval/gsm8k/greedy_trained`",
+        "metrics.`timing/tokens_per_second_mean`",
+    ]
+    assert state["columnOrder"] == state["selectedColumns"] == list(state["columnWidths"])
+    assert state["columnWidths"]["metrics.`eval/gsm8k/greedy_base`"] == 30 + 6 * len("eval/gsm8k/greedy_base")
+    assert state["columnWidths"]["params.`training.steps`"] == 30 + 6 * len("training.steps")
+
+
+def test_the_first_charts_are_curves_of_training() -> None:
+    state = json.loads(experiment_tags(FIGURES)[VIEW_TAG])
+    charts = state["compareRunCharts"]
+    assert [chart["metricKey"] for chart in charts[:2]] == ["held_out/gsm8k/greedy", "reward/mean"]
+    assert {chart["type"] for chart in charts} == {"LINE"}
+    assert {chart["metricSectionId"] for chart in charts} == {
+        section["uuid"] for section in state["compareRunSections"]
+    }

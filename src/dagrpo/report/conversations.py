@@ -37,19 +37,6 @@ BAR = 0.36
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PolicyRow:
-    """One policy on one task: greedy attempts, means over seeds, as text."""
-
-    policy: Variant
-    accuracy: str
-    turns: str
-    calls: str
-    called: str
-    fine: str  # share of the calls that went well
-    excluded: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Shares:
     """Frequencies of the outcomes in a task, as shares that add up to 1; means over seeds."""
 
@@ -72,7 +59,7 @@ class Selection:
 class Conversations:
     """The report's part about conversations."""
 
-    rows: Mapping[str, Sequence[PolicyRow]]  # by task, those without conversations too
+    rows: Mapping[str, Sequence[tuple[str, ...]]]  # texts of each policy by task, those without conversations too
     shares: Sequence[Shares]  # of the tasks that have any
     attempts: Sequence[Selection]
 
@@ -91,24 +78,24 @@ def conversations(inputs: Inputs, count: int) -> Conversations | None:
     )
 
 
-def _row(inputs: Inputs, task: str, policy: Variant) -> PolicyRow:
+def _row(inputs: Inputs, task: str, policy: Variant) -> tuple[str, ...]:
+    """Return texts: policy, accuracy, turns, calls, share with a call, share of the calls that went well, share of excluded ones."""
     summaries = [inputs.summary(task, policy, seed) for seed in inputs.seeds]
     sections = [each.get("conversations", {}) for each in summaries]
     mean = {
         name: _mean([each.get(name, {}).get("greedy", default) for each in sections])
         for name, default in NOTHING.items()
     }
-    fine = [
-        each["call_statuses"]["greedy"].get("ok", 0.0) for each in sections if each and each["call_statuses"]["greedy"]
-    ]
-    return PolicyRow(
-        policy=policy,
-        accuracy=format.percent(_mean([each["greedy"]["value"] for each in summaries])),
-        turns=f"{mean['turns']:.2f}",
-        calls=f"{mean['calls']:.2f}",
-        called=format.percent(mean["called"]),
-        fine=format.percent(_mean(fine)) if fine else format.EN_DASH,
-        excluded=format.percent(mean["excluded"]),
+    statuses = [each["call_statuses"]["greedy"] for each in sections if each and each["call_statuses"]["greedy"]]
+    fine = [each.get("ok", 0.0) for each in statuses]
+    return (
+        policy,
+        format.percent(_mean([each["greedy"]["value"] for each in summaries])),
+        f"{mean['turns']:.2f}",
+        f"{mean['calls']:.2f}",
+        format.percent(mean["called"]),
+        format.percent(_mean(fine)) if fine else format.EN_DASH,
+        format.percent(mean["excluded"]),
     )
 
 

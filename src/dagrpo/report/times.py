@@ -99,17 +99,15 @@ def _parts(times: Sequence[SeedTimes], names: Sequence[str]) -> list[Part]:
     total = sum(map(step_seconds, steps))
     rows = []
     for name in names:
-        values = [step[name] for step in steps if name in step]
-        definition = definition_of(name)
-        rows.append(
-            Part(
-                label=label_of(name),
-                meaning=definition.meaning if definition else "",
-                seconds=sum(values) / len(values),
-                share=sum(values) / total if total else 0.0,
-                longest=max(values),
-            )
+        values, definition = [step[name] for step in steps if name in step], definition_of(name)
+        part = Part(
+            label=label_of(name),
+            meaning=definition.meaning if definition else "",
+            seconds=sum(values) / len(values),
+            share=sum(values) / total if total else 0.0,
+            longest=max(values),
         )
+        rows.append(part)
     return rows
 
 
@@ -133,39 +131,34 @@ def _mean(times: Sequence[SeedTimes], name: str, form: str) -> str:
 
 
 def _figure(times: Sequence[SeedTimes], names: Sequence[str]) -> ReportFigure:
-    labels = [label_of(name) for name in names]
-    return step_times(labels, {each.seed: [each.mean(name) or 0.0 for name in names] for each in times})
-
-
-def step_times(parts: Sequence[str], means: Mapping[str, Sequence[float]]) -> ReportFigure:
-    """Draw a stacked bar for each seed. means: by seed, the seconds of each part of a step."""
-    colours = [COLOURS[place % len(COLOURS)] for place in range(len(parts))]
+    """Draw a stacked bar for each seed: the mean seconds of each part of a step."""
+    means = {each.seed: [(label_of(name), each.mean(name) or 0.0) for name in names] for each in times}
+    colours = [COLOURS[place % len(COLOURS)] for place in range(len(names))]
     hovers: list[Hover] = []
     with style.house_style():
         figure = style.new_figure(0.9 + 0.32 * len(means))
         axes = figure.subplots()
-        for row, seconds in enumerate(means.values()):
+        for row, parts in enumerate(means.values()):
             start = 0.0
-            for width, colour in zip(seconds, colours, strict=True):
+            for (part, width), colour in zip(parts, colours, strict=True):
                 axes.barh(row, width, 0.6, left=start, color=colour)
-                text = f"{parts[len(hovers) % len(parts)]}: {width:.3g} s"
-                hovers.append(Hover(axes=axes, text=text, x=(start, start + width), y=(row - 0.3, row + 0.3)))
+                ends, text = (start, start + width), f"{part}: {width:.3g} s"
+                hovers.append(Hover(axes=axes, text=text, x=ends, y=(row - 0.3, row + 0.3)))
                 start += width
         axes.set_yticks(range(len(means)), [f"seed {seed}" for seed in means])
         axes.set_ylim(len(means) - 0.5, -0.5)
         axes.set_xlabel("seconds of a step")
         axes.grid(True, axis="x")
         axes.grid(False, axis="y")
-        legend(figure, [(part, colour, "s") for part, colour in zip(parts, colours, strict=True)])
-    descriptions = [
-        f"seed {seed}: " + ", ".join(f"{part} {value:.3g} s" for part, value in zip(parts, seconds, strict=True))
-        for seed, seconds in means.items()
+        legend(figure, [(label_of(name), colour, "s") for name, colour in zip(names, colours, strict=True)])
+    described = [
+        f"seed {seed}: " + ", ".join(f"{part} {value:.3g} s" for part, value in parts) for seed, parts in means.items()
     ]
     return ReportFigure(
         name="step_times",
         figure=figure,
         title="Parts of a step",
-        description="; ".join(descriptions) + ".",
+        description="; ".join(described) + ".",
         caption="Means over the steps of each seed.",
         hovers=hovers,
     )
@@ -210,22 +203,21 @@ def executions(accounts: Mapping[Path, Account]) -> list[tuple[str, ...]]:
 
     Stage, seed, folder of the outputs, start, duration, memory of the process, and of its largest child.
     """
-    ordered = sorted(accounts.items(), key=lambda each: (each[1].started, str(each[0])))
-    return [_execution(provenance, account) for provenance, account in ordered]
-
-
-def _execution(provenance: Path, account: Account) -> tuple[str, ...]:
-    taken = "cache hit, " if account.is_taken_over else ""
-    again = f", attempt {account.attempt}" if account.attempt > 1 else ""
-    return (
-        account.stage,
-        "" if account.seed is None else str(account.seed),
-        "/".join(provenance.parts[-3:-1]),
-        account.started[:19].replace("T", " "),
-        f"{taken}{duration(account.seconds)}{again}",
-        _mebibytes(account.memory),
-        _mebibytes(account.memory_of_children),
-    )
+    rows = []
+    for provenance, account in sorted(accounts.items(), key=lambda each: (each[1].started, str(each[0]))):
+        taken = "cache hit, " if account.is_taken_over else ""
+        again = f", attempt {account.attempt}" if account.attempt > 1 else ""
+        row = (
+            account.stage,
+            "" if account.seed is None else str(account.seed),
+            "/".join(provenance.parts[-3:-1]),
+            account.started[:19].replace("T", " "),
+            f"{taken}{duration(account.seconds)}{again}",
+            _mebibytes(account.memory),
+            _mebibytes(account.memory_of_children),
+        )
+        rows.append(row)
+    return rows
 
 
 def _mebibytes(size: int) -> str:
