@@ -77,15 +77,11 @@ def _readable(read: Transcript, longest: int | None) -> Transcript:
         return visible(value, longest)
 
     def call(each: Call) -> Call:
-        return Call(name=text(each.name), arguments=text(each.arguments), status=each.status, result=text(each.result))
+        return replace(each, name=text(each.name), arguments=text(each.arguments), result=text(each.result))
 
     def utterance(each: Utterance) -> Utterance:
-        return Utterance(
-            speaker=each.speaker,
-            text=text(each.text),
-            thinking=text(each.thinking),
-            calls=tuple(map(call, each.calls)),
-        )
+        calls = tuple(map(call, each.calls))
+        return replace(each, text=text(each.text), thinking=text(each.thinking), calls=calls)
 
     return replace(
         read,

@@ -6,7 +6,6 @@ Found by the row of a problem, because no table of attempts has them.
 import io
 from base64 import b64encode
 from collections.abc import Sequence
-from functools import cached_property
 from pathlib import Path
 
 import pyarrow as pa
@@ -31,7 +30,8 @@ class Pictures:
 
     def __init__(self, splits: Sequence[Path]) -> None:
         """Index the test splits of tasks with pictures, `<task>/test.parquet`, and the training split."""
-        self._splits = {split_name(path): _Split(path) for path in splits}
+        self._splits = {split_name(path): path for path in splits}
+        self._columns: dict[str, pa.ChunkedArray] = {}
         self._left = MOST_CHARACTERS
         self.files: dict[str, bytes] = {}  # the shown pictures, by a name such as geo3k_12_1.png
 
@@ -42,31 +42,19 @@ class Pictures:
         """
         if split not in self._splits:
             return ()
-        small = [_small(picture) for picture in self._splits[split].pictures(problem)]
+        path = self._splits[split]
+        if split not in self._columns:
+            self._columns[split] = read_parquet(path, columns=["images"]).column("images")
+        try:
+            small = [_small(rgb_file(image["bytes"])) for image in self._columns[split][problem].as_py()]
+        except UserError as error:
+            raise UserError(f"{path} row {problem}: images: {error}: {AGAIN}.") from None
         uris = tuple(f"data:image/png;base64,{b64encode(each).decode()}" for each in small)
         if sum(map(len, uris)) > self._left:
             return ()
         self._left -= sum(map(len, uris))
         self.files |= {f"{split}_{problem}_{number}.png": each for number, each in enumerate(small, start=1)}
         return uris
-
-
-class _Split:
-    """The column `images` of a split, read on first use."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    @cached_property
-    def _column(self) -> pa.ChunkedArray:
-        return read_parquet(self._path, columns=["images"]).column("images")
-
-    def pictures(self, problem: int) -> list[bytes]:
-        """Return the files of a row's pictures. Raises UserError if one is not a picture."""
-        try:
-            return [rgb_file(image["bytes"]) for image in self._column[problem].as_py()]
-        except UserError as error:
-            raise UserError(f"{self._path} row {problem}: images: {error}: {AGAIN}.") from None
 
 
 def split_name(split: Path) -> str:
