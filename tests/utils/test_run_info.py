@@ -9,8 +9,7 @@ import pytest
 from tests.pipeline.running import run_stage
 from tests.report.synthetic import make_experiment
 
-from dagrpo.report.times import circumstances, executions
-from dagrpo.report.times import write_times_page
+from dagrpo.report.times import circumstances, executions, write_times_page
 from dagrpo.utils.files import read_json, write_json
 from dagrpo.utils.run_info import (
     Account,

@@ -16,9 +16,9 @@ from dagrpo.core.metrics import METRICS, Figure, Metric
 from dagrpo.pipeline.dvc import file
 from dagrpo.pipeline.dvc.file import CURVES, plots
 from dagrpo.report import tables
+from dagrpo.report.conversations import turns_and_calls
 from dagrpo.report.curves import curves
 from dagrpo.report.figures import parts
-from dagrpo.report.conversations import turns_and_calls
 from dagrpo.report.figures.training import completion_length, learning_curve, logprob_difference
 from dagrpo.report.rollouts import first_and_last
 from dagrpo.report.style import house_style

@@ -13,8 +13,8 @@ from dagrpo.config.overlay import configuration_of
 from dagrpo.core.escape import one_line
 from dagrpo.data.task import get_task
 from dagrpo.pipeline.raw_inputs import CARD
-from dagrpo.report.times import circumstances
 from dagrpo.report.format import metric_label
+from dagrpo.report.times import circumstances
 from dagrpo.utils.files import canonical_json, read_object, read_text, sha256_of
 from dagrpo.utils.manifest import MANIFEST
 from dagrpo_publish.crate.finished import Finished
