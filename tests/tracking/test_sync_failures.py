@@ -71,7 +71,7 @@ def test_a_stage_that_is_killed_late_has_all_of_its_curve(project: Path, start_s
     late = json.loads(curve.read_text())["time"] + 3_600_000
     with curve.open("a") as file:
         file.write(json.dumps({"step": 2, "time": late, "values": {"loss": 0.25}}) + "\n")
-    os.utime(curve, (late / 1000, late / 1000))
+    os.utime(curve, ns=(late * 1_000_000,) * 2)
     assert sync.sync() == 1
     (run,) = stage_runs(project)
     assert (run.info.status, run.info.end_time) == ("KILLED", late)
