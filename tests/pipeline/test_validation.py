@@ -99,6 +99,13 @@ def test_a_task_that_is_listed_beside_its_misspelling_is_not_called_listed_twice
     assert len(str(told.value).splitlines()) == 1
 
 
+def test_an_import_path_that_fails_is_told_alone() -> None:
+    name = "no_such_module.TASK"
+    with pytest.raises(UserError) as told:
+        parse_with_tasks({"experiment": {"train": name, "evaluate": [name], "tasks": [name]}})
+    assert len(str(told.value).splitlines()) == 1
+
+
 def test_two_unknown_tasks_are_told_at_once() -> None:
     with pytest.raises(UserError, match=r"`aime_2024x` is not a task.*\n`gsm9k` is not a task"):
         _check("gsm9k", "aime_2024x")

@@ -1,5 +1,6 @@
 """What the page says of turns and calls: there where there are some, folded, and harmless."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,20 @@ def test_tasks_with_and_without_tools_stand_below_each_other(files: Files) -> No
     assert trained[2:] == ("2.17", "1.17", "91.7%", "71.4%", "8.3%")
     alone = found.rows["arithmetic_alone"][0]
     assert alone[2:] == ("1.00", "0.00", "0.0%", "\N{EN DASH}", "0.0%")
+
+
+def test_there_is_a_section_where_one_policy_has_conversations_or_training_alone(files: Files) -> None:
+    inputs = files.read()
+    summaries = {key: dict(each.summary) for key, each in inputs.evaluations.items()}
+    inputs = replace(
+        inputs, evaluations={key: replace(each, summary=summaries[key]) for key, each in inputs.evaluations.items()}
+    )
+    for policy, kept in (("base", ["arithmetic_tool"]), ("trained", [])):
+        del summaries["arithmetic_tool", policy, 0]["conversations"]
+        found = conversations(inputs, 2)
+        assert found is not None
+        assert [each.task for each in found.shares] == kept
+        assert [each.title for each in found.attempts][:1] == ["In training, step 4"]
 
 
 def test_the_best_and_the_worst_of_training_and_of_the_evaluation(files: Files) -> None:

@@ -202,7 +202,7 @@ def _as_meant(values: Mapping[str, Any], unknown: Collection[str]) -> dict[str, 
     experiment = values.get("experiment")
     if not unknown or not isinstance(experiment, Mapping):
         return dict(values)
-    meant = {name: TASKS.nearest(name) or name for name in unknown}
+    meant = {name: near for name in unknown if (near := TASKS.nearest(name))}
     tasks = {key: _corrected(experiment[key], meant) for key in ("train", "evaluate", "tasks") if key in experiment}
     return {**values, "experiment": {**experiment, **tasks}}
 
