@@ -3,7 +3,6 @@
 import asyncio
 import socket
 import threading
-import time
 from array import array
 from contextlib import suppress
 from dataclasses import replace
@@ -13,7 +12,6 @@ from typing import Any
 import pytest
 import torch
 from tests.engine.conftest import MakePool, Serve
-from tests.engine.pools import STARTED_WITH
 from tests.engine.scripted import Echo, Hangup, ScriptedServer, reply, scores
 
 from dagrpo.checkpoints.tensors import StateTensors
@@ -22,7 +20,6 @@ from dagrpo.engine.errors import ServerError, ServerGone, ServerLost
 from dagrpo.engine.http import Endpoint
 from dagrpo.engine.pool import SLICES_IN_FLIGHT, split
 from dagrpo.engine.sessions import SLICE
-from dagrpo.engine.sglang.client import ServerClient
 
 WEIGHTS = StateTensors({"w": torch.ones(2)})
 
@@ -282,29 +279,6 @@ def test_sessions_do_not_wait_for_each_other(serve: Serve, pool_of: MakePool) ->
         return [quick.token_ids[0], (await slow).token_ids[0]]
 
     assert asyncio.run(ask()) == [2, 1]
-
-
-def test_no_more_requests_are_sent_at_a_time_than_a_server_decodes(serve: Serve) -> None:
-    lock, now, most = threading.Lock(), 0, 0
-
-    def answer(body: dict[str, Any]) -> tuple[int, Any]:
-        nonlocal now, most
-        with lock:
-            now, most = now + 1, max(most, now + 1)
-        time.sleep(0.01)
-        with lock:
-            now -= 1
-        return 200, [reply(prompt[-1]) for prompt in body["input_ids"]]
-
-    async def ask() -> list[int]:
-        client = ServerClient(at(serve(Echo(answer))), 60, most_at_once=4)
-        works = [client.generate([request(token)], STARTED_WITH) for token in range(40)]
-        completions = await asyncio.gather(*works)
-        await client.close()
-        return [each.token_ids[0] for (each,) in completions]
-
-    assert asyncio.run(ask()) == [*range(40)]
-    assert most == 4
 
 
 def test_what_a_session_asks_at_the_same_moment_goes_in_slices(serve: Serve, pool_of: MakePool) -> None:

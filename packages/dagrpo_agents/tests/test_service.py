@@ -3,7 +3,6 @@
 import asyncio
 import os
 import sys
-import tempfile
 from pathlib import Path
 
 import pytest
@@ -28,12 +27,6 @@ for line in map(json.loads, sys.stdin):
 """
 
 
-# The same, but the second process answers at once, and what the first one leaves behind stays until it is told to go.
-DIES_ONCE_THEN_ANSWERS = DIES_ONCE.replace(
-    "    time.sleep(2)  # until the first process is cleared away\n", ""
-).replace('["sleep", "2"]', '["sh", "-c", "until [ -e go ]; do sleep 0.1; done"]')
-
-
 def _runs(service: Service) -> bool:
     return service._program is not None
 
@@ -54,31 +47,6 @@ def test_a_request_after_a_program_has_died_is_the_next_ones_though_the_first_is
         with pytest.raises(ProgramFailure, match="The program has ended: dead"):
             await first
         await service.stop()
-
-    asyncio.run(asyncio.wait_for(run(), 30))
-
-
-def test_what_is_stopped_has_cleared_away_every_program_that_died_before(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    scratch = tmp_path / "scratch"
-    scratch.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(scratch))
-
-    async def run() -> None:
-        service = Service([sys.executable, "-c", DIES_ONCE_THEN_ANSWERS], os.environ, tmp_path)
-        first = asyncio.create_task(service.request("first", {}))
-        while not (tmp_path / "died").exists() or _runs(service):
-            await asyncio.sleep(0.01)
-        await service.request("second", {})
-        assert not first.done(), "the first program is still cleared away"
-        await service.stop()
-        assert list(scratch.iterdir()) == []
-        with pytest.raises(ProgramFailure, match="The program has ended: dead"):
-            await first
-        (tmp_path / "go").touch()
-        await asyncio.sleep(1)  # until that has closed its stderr, which asyncio would complain of
 
     asyncio.run(asyncio.wait_for(run(), 30))
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack
 
 from dagrpo.core.plugins import Plugins
 from dagrpo.engine.config import EngineConfig
@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 
     from dagrpo.checkpoints.gather import RankMemory
     from dagrpo.checkpoints.tensors import Tensors
-    from dagrpo.core.section import HeadDtype
-    from dagrpo.engine.interface import Adapter, ClassifierOpener, EngineOpener, RolloutEngine
+    from dagrpo.engine.interface import ClassifierOpener, EngineOpener, Opening, RolloutEngine
     from dagrpo.models.config import Model
 
 ConfigType = TypeVar("ConfigType", bound=EngineConfig)
@@ -130,35 +129,14 @@ def may_share_memory(config: EngineConfig, ranks: int) -> bool:
 
 
 def open_engine(
-    model: Path,
-    config: EngineConfig,
-    log: Path,
-    *,
-    dtype: str,
-    deterministic: bool,
-    head_dtype: HeadDtype = None,
-    weights: Tensors | None = None,
-    version: str = "initial",
-    keep_pictures: bool = False,
-    adapter: Adapter | None = None,
+    model: Path, config: EngineConfig, log: Path, **options: Unpack[Opening]
 ) -> AbstractContextManager[RolloutEngine]:
     """Open the engine that `config` names, until the context ends; it holds `weights`, else those of the folder `model`.
 
     `model` is a folder with configuration and tokenizer; without `weights`, also with weights in the Hugging Face layout. `log`:
-    file for its output; further ones go beside it. `weights` is read while the engine is opened, and not afterwards. `version` is the
-    name of the weights in completions. `keep_pictures`: the vision tower does not change, so that its outputs may be cached. With an
-    `adapter` the weights stay in the engine, `version` is that of the adapter, and `load` gets tensors of its form. Raises UserError
-    if the engine cannot be used, and how to fix that.
+    file for its output; further ones go beside it. `weights` is read while the engine is opened, and not afterwards. `version` (left out:
+    initial) is the name of the weights in completions. `keep_pictures`: the vision tower does not change, so that its outputs may be
+    cached. With an `adapter` the weights stay in the engine, `version` is that of the adapter, and `load` gets tensors of its form. Raises
+    UserError if the engine cannot be used, and how to fix that.
     """
-    return engine_of(config).open(
-        model,
-        config,
-        log,
-        dtype=dtype,
-        deterministic=deterministic,
-        head_dtype=head_dtype,
-        weights=weights,
-        version=version,
-        keep_pictures=keep_pictures,
-        adapter=adapter,
-    )
+    return engine_of(config).open(model, config, log, **options)

@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, Required, TypedDict, Unpack
 
 from dagrpo.checkpoints.tensors import Tensors
 from dagrpo.core.section import HeadDtype
@@ -215,20 +215,21 @@ class Client(Protocol):
         """Empty the prefix cache; wait until the server is idle."""
 
 
+class Opening(TypedDict, total=False):
+    """Keywords of `open_engine`, which says what they mean, and of every plug-in's `open`."""
+
+    dtype: Required[str]
+    deterministic: Required[bool]
+    head_dtype: HeadDtype
+    weights: Tensors | None
+    version: str
+    keep_pictures: bool
+    adapter: Adapter | None
+
+
 class EngineOpener(Protocol):
     """Signature of `open_engine`, and of every plug-in's `open`; `config` is then of the plug-in's own Config."""
 
     def __call__(
-        self,
-        model: Path,
-        config: Any,
-        log: Path,
-        *,
-        dtype: str,
-        deterministic: bool,
-        head_dtype: HeadDtype = None,
-        weights: Tensors | None = None,
-        version: str = "initial",
-        keep_pictures: bool = False,
-        adapter: Adapter | None = None,
+        self, model: Path, config: Any, log: Path, **options: Unpack[Opening]
     ) -> AbstractContextManager[RolloutEngine]: ...

@@ -107,33 +107,6 @@ def test_a_server_that_is_to_leave_its_gpu_drops_settings_of_torch_s_allocator(t
     assert not inherited.keys() & dropped.keys() - {"HOME"}
 
 
-def test_a_preloaded_library_finds_the_cuda_runtime_in_its_wheel_only_with_the_server_s_environment(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As torch-memory-saver's, which needs libcudart.so.13 and has no path to it; a machine with a toolkit has that anyway."""
-    folder = tmp_path / "nvidia/cu13/lib"
-    folder.mkdir(parents=True)
-    runtime, hook = folder / "libstandin.so.13", tmp_path / "hook.so"
-    (tmp_path / "c.c").write_text("int stub(void) { return 0; }")
-    (tmp_path / "h.c").write_text("int stub(void); int hook(void) { return stub(); }")
-    built = (
-        ["-o", runtime, "-Wl,-soname,libstandin.so.13", tmp_path / "c.c"],
-        ["-o", hook, "-Wl,--no-as-needed", tmp_path / "h.c", runtime],
-    )
-    for words in built:
-        subprocess.run(["gcc", "-shared", "-fPIC", *map(str, words)], check=True)
-    monkeypatch.setattr("sysconfig.get_path", lambda name: str(tmp_path))
-
-    def preloaded(*, leaves: bool) -> subprocess.CompletedProcess[str]:
-        environment = server_environment({"PATH": os.environ["PATH"]}, tmp_path, "cuda", leaves=leaves)
-        return subprocess.run(["/bin/true"], env=environment | {"LD_PRELOAD": str(hook)}, **TOLD)
-
-    stays, leaves = preloaded(leaves=False), preloaded(leaves=True)
-    assert stays.returncode == 127
-    assert "libstandin.so.13" in stays.stderr
-    assert (leaves.returncode, leaves.stderr) == (0, "")
-
-
 def test_the_driver_that_the_user_put_on_the_library_path_stays_before_the_cuda_runtime(tmp_path: Path) -> None:
     inherited = {"LD_LIBRARY_PATH": "/usr/local/cuda/compat::/opt/lib"}
     environment = server_environment(inherited, tmp_path, "cuda", leaves=True)
