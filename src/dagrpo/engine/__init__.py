@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from dagrpo.checkpoints.gather import RankMemory
-    from dagrpo.checkpoints.tensors import Tensors
     from dagrpo.engine.interface import ClassifierOpener, EngineOpener, Opening, RolloutEngine
     from dagrpo.models.config import Model
 
