@@ -3,6 +3,7 @@
 import asyncio
 import socket
 import threading
+import time
 from array import array
 from dataclasses import replace
 from pathlib import Path
