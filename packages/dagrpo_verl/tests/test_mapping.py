@@ -59,82 +59,41 @@ def test_a_task_with_several_turns_has_room_for_its_longest_trajectory() -> None
     assert found[f"{ACTOR}.ppo_max_token_len_per_gpu"] == 40_000
 
 
-FILTER, MODEL, CORRECTION = (
-    "algorithm.filter_groups",
-    "actor_rollout_ref.model",
-    "algorithm.rollout_correction.rollout_is",
-)
+# Parameters of ours => verl's keys, where ACTOR, ROLLOUT, MODEL, FILTER and CORRECTION stand for longer names.
+EQUAL = """\
+{} => ACTOR.policy_loss.loss_mode: vanilla, ACTOR.clip_ratio_c: 1.0e+8, algorithm.adv_estimator: grpo, FILTER.enable: false
+algorithm: {loss: {name: ppo_clip, clip_high: 0.28, dual_clip: 10.0}} => ACTOR.clip_ratio_high: 0.28, ACTOR.clip_ratio_c: 10.0
+algorithm: {loss: {name: gmpo}} => ACTOR.policy_loss.loss_mode: geo_mean, ACTOR.clip_ratio_low: 0.4
+algorithm: {loss: {name: cispo, maximum: 1.25}} => ACTOR.clip_ratio_low: 1.0, ACTOR.clip_ratio_high: 0.25
+algorithm: {advantage: {name: grpo, normalize_by_std: false}} => algorithm.norm_adv_by_std_in_grpo: false
+algorithm: {aggregation: constant} => ACTOR.loss_agg_mode: seq-mean-token-sum-norm, ACTOR.loss_scale_factor: 20
+algorithm: {correction: {name: token_masked}} => CORRECTION: token, CORRECTION_threshold: "0.5_5.0"
+algorithm: {correction: {name: none}} => CORRECTION: null
+algorithm: {kl: {coefficient: 0.001}} => ACTOR.use_kl_loss: true, ACTOR.kl_loss_type: low_var_kl, algorithm.use_kl_in_reward: false
+algorithm: {advantage: {name: rloo}, kl: {coefficient: 0.1, place: reward, estimator: k1}} => ACTOR.use_kl_loss: false, REWARD_KL
+algorithm: {terms: {entropy: {coefficient: 0.01}}} => ACTOR.entropy_coeff: 0.01
+training: {dynamic_sampling: {max_rounds: 1000, spread_of: accuracy}} => FILTER.enable: true, FILTER.metric: acc
+training: {dynamic_sampling: {max_rounds: 1000}} => FILTER.metric: reward
+training: {lora: {rank: 8, alpha: 16, target_modules: [q_proj]}} => MODEL.lora_rank: 8, MODEL.lora_alpha: 16, MODEL.lora.merge: true
+training: {lora: {rank: 8, target_modules: [q_proj]}} => MODEL.target_modules: [q_proj]
+training: {lora: {rank: 4, serving: adapter}} => MODEL.target_modules: all-linear, MODEL.lora.merge: false, ROLLOUT.load_format: safetensors
+"""
+NAMES = {
+    "ACTOR": ACTOR,
+    "ROLLOUT": ROLLOUT,
+    "MODEL": "actor_rollout_ref.model",
+    "FILTER": "algorithm.filter_groups",
+    "CORRECTION": "algorithm.rollout_correction.rollout_is",
+    "REWARD_KL": "algorithm.use_kl_in_reward: true, algorithm.kl_penalty: kl",
+}
 
 
-@pytest.mark.parametrize(
-    ("changed", "expected"),
-    [
-        (
-            "",
-            {
-                f"{ACTOR}.policy_loss.loss_mode": "vanilla",
-                f"{ACTOR}.clip_ratio_c": 1e8,
-                "algorithm.adv_estimator": "grpo",
-                f"{FILTER}.enable": False,
-            },
-        ),
-        (
-            "algorithm: {loss: {name: ppo_clip, clip_high: 0.28, dual_clip: 10.0}}",
-            {f"{ACTOR}.clip_ratio_high": 0.28, f"{ACTOR}.clip_ratio_c": 10.0},
-        ),
-        (
-            "algorithm: {loss: {name: gmpo}}",
-            {f"{ACTOR}.policy_loss.loss_mode": "geo_mean", f"{ACTOR}.clip_ratio_low": 0.4},
-        ),
-        (
-            "algorithm: {loss: {name: cispo, maximum: 1.25}}",
-            {f"{ACTOR}.clip_ratio_low": 1.0, f"{ACTOR}.clip_ratio_high": 0.25},
-        ),
-        ("algorithm: {advantage: {name: grpo, normalize_by_std: false}}", {"algorithm.norm_adv_by_std_in_grpo": False}),
-        (
-            "algorithm: {aggregation: constant}",
-            {f"{ACTOR}.loss_agg_mode": "seq-mean-token-sum-norm", f"{ACTOR}.loss_scale_factor": 20},
-        ),
-        (
-            "algorithm: {correction: {name: token_masked}}",
-            {CORRECTION: "token", f"{CORRECTION}_threshold": "0.5_5.0"},
-        ),
-        ("algorithm: {correction: {name: none}}", {CORRECTION: None}),
-        (
-            "algorithm: {kl: {coefficient: 0.001}}",
-            {f"{ACTOR}.use_kl_loss": True, f"{ACTOR}.kl_loss_type": "low_var_kl", "algorithm.use_kl_in_reward": False},
-        ),
-        (
-            "algorithm: {advantage: {name: rloo}, kl: {coefficient: 0.1, place: reward, estimator: k1}}",
-            {f"{ACTOR}.use_kl_loss": False, "algorithm.use_kl_in_reward": True, "algorithm.kl_penalty": "kl"},
-        ),
-        ("algorithm: {terms: {entropy: {coefficient: 0.01}}}", {f"{ACTOR}.entropy_coeff": 0.01}),
-        (
-            "training: {dynamic_sampling: {max_rounds: 1000, spread_of: accuracy}}",
-            {f"{FILTER}.enable": True, f"{FILTER}.metric": "acc"},
-        ),
-        ("training: {dynamic_sampling: {max_rounds: 1000}}", {f"{FILTER}.metric": "reward"}),
-        (
-            "training: {lora: {rank: 8, alpha: 16, target_modules: [q_proj]}}",
-            {
-                f"{MODEL}.lora_rank": 8,
-                f"{MODEL}.lora_alpha": 16,
-                f"{MODEL}.target_modules": ["q_proj"],
-                f"{MODEL}.lora.merge": True,
-            },
-        ),
-        (
-            "training: {lora: {rank: 4, serving: adapter}}",
-            {
-                f"{MODEL}.target_modules": "all-linear",
-                f"{MODEL}.lora.merge": False,
-                f"{ROLLOUT}.load_format": "safetensors",
-            },
-        ),
-    ],
-)
-def test_parameters_have_the_keys_of_verls_equal_plug_ins(changed: str, expected: dict[str, Any]) -> None:
-    found = keys(changed)
+@pytest.mark.parametrize("line", EQUAL.splitlines())
+def test_parameters_have_the_keys_of_verls_equal_plug_ins(line: str) -> None:
+    changed, theirs = line.split(" => ")
+    for short, long in NAMES.items():
+        theirs = theirs.replace(short, long)
+    expected, found = yaml.safe_load(f"{{{theirs}}}"), keys(changed)
     assert {name: found[name] for name in expected} == expected
 
 
@@ -189,7 +148,7 @@ def test_what_verl_cannot_honour_is_refused_by_name_when_parameters_are_read(cha
         ("verl/qwen2_5_0_5b_gsm8k_multiturn_w_interaction", {f"{ROLLOUT}.n": 8}),
         ("verl/qwen2_5_3b_geo3k_multiturn", {"data.max_response_length": 4095}),
         ("verl/qwen3_vl_8b_fsdp", {"data.max_prompt_length": 1024}),
-        ("verl/qwen2_5_vl_7b_lora", {f"{MODEL}.exclude_modules": ".*visual.*"}),
+        ("verl/qwen2_5_vl_7b_lora", {"actor_rollout_ref.model.exclude_modules": ".*visual.*"}),
     ],
 )
 def test_scripts_with_tools_users_and_pictures_compose_with_verl(name: str, expected: dict[str, object]) -> None:

@@ -74,7 +74,6 @@ def write_as(
 
 
 def _write(folder: Path, files: Sequence[PlannedFile], doing: str) -> dict[str, FileEntry]:
-    """Write files into a folder, and return their lengths and sha256 by name, sorted."""
     entries = {}
     with console.progress(doing, len(files)) as bar:
         for file in files:

@@ -62,7 +62,6 @@ def auxiliary_files(folder: Path) -> list[str]:
 
 
 def _listed_auxiliary_files(manifest: Manifest) -> list[str]:
-    """List the auxiliary files by a manifest alone."""
     format = format_named(manifest.format)
     # A LoRA adapter in its own folder is copied too, with its weights.
     return [name for name in manifest.files if name.startswith(f"{ADAPTER}/") or not format.owns(name)]

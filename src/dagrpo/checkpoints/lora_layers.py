@@ -131,7 +131,6 @@ def whole(tensor: Tensor) -> Tensor:
 
 
 def _adapted_layers(model: torch.nn.Module) -> Iterator[tuple[str, Any]]:
-    """Yield PEFT's layers by the names of the layers that they replace."""
     for name, module in model.named_modules():
         if hasattr(module, "base_layer") and hasattr(module, "lora_A"):
             yield name, module

@@ -135,23 +135,6 @@ def test_a_run_that_is_told_to_stop_saves_its_steps_and_goes_on_to_the_same_byte
 
 
 @pytest.mark.nightly
-def test_the_step_beside_which_a_batch_was_broken_off_is_saved_with_the_weights_that_the_batch_waits_for(
-    inputs: Inputs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(ToldWhileSampling, "at", 3)
-    run = _stale(inputs, tmp_path, 1, save_every=100)
-    with pytest.raises(Terminated):
-        runs.execute(run, ToldWhileSampling)
-    (saved,) = run.state.glob("step_*")
-    finished = int(saved.name[-5:])
-    kept = sorted(path.name for path in (saved / prefetch_state.FOLDER).iterdir())
-    assert (finished, kept) in [(3, ["sampler_00002.safetensors"]), (2, ["step_00003.parquet"])]
-    asked, _ = runs.execute(run)
-    if finished == 3:
-        assert asked[:5] == ["load step_3", "load step_2", "generate", "load step_3", "generate"]
-
-
-@pytest.mark.nightly
 @pytest.mark.parametrize("staleness", everyday([2], [1, 2]))
 def test_more_steps_extend_a_finished_run_to_the_bytes_of_a_run_that_had_them_from_the_start(
     staleness: int, inputs: Inputs, whole: dict[int, TrainingRun], tmp_path: Path
@@ -250,11 +233,6 @@ def test_a_batch_or_a_sampler_that_the_state_does_not_list_sets_it_aside(
     asked, _ = runs.execute(run)
     assert asked[0] == "load step_0"
     assert runs.bytes_of(run) == runs.bytes_of(whole[1])
-
-
-def test_an_engine_that_keeps_its_old_weights_is_refused(inputs: Inputs, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="after step 1 server 0 holds other weights than were synced"):
-        runs.execute(_stale(inputs, tmp_path, 1), runs.DeafEngine)
 
 
 def test_a_policy_that_no_correction_reaches_is_refused(inputs: Inputs, tmp_path: Path) -> None:

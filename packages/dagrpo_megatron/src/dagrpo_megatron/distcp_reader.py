@@ -58,14 +58,12 @@ class DistcpReader:
         return found
 
     def _candidates(self, key: str, offsets: Sizes, sizes: Sizes) -> list[tuple[Sizes, Sizes]]:
-        """Return begin and size of the chunks that may hold a part of the box."""
         if key not in self._indexes:
             self._require_as_many_axes(key)
             self._indexes[key] = _ChunkIndex(self._stored[key])
         return self._indexes[key].near(offsets, sizes)
 
     def _require_as_many_axes(self, key: str) -> None:
-        """Raise UserError for a chunk that is described with more or fewer axes than its tensor has."""
         stored = self._stored[key]
         axes = len(stored.spec.shape)
         if any(len(start) != axes or len(extent) != axes for start, (extent, _) in stored.chunks.items()):
@@ -74,7 +72,6 @@ class DistcpReader:
             )
 
     def _chunk(self, key: str, start: Sizes, extent: Sizes) -> Tensor:
-        """Return one stored chunk, mapped."""
         _, place = self._stored[key].chunks[start]
         path = self._folder / place.file
         if not is_plain(place.file):
@@ -195,7 +192,6 @@ def _item(mapped: mmap.mmap, start: int, length: int, where: str) -> _Item:
 
 
 def _mapped_tensor(mapped: mmap.mmap, start: int, item: _Item, where: str) -> Tensor:
-    """Return the tensor of an item, backed by the mapped file."""
     header = item.header
     values = torch.frombuffer(mapped, dtype=torch.uint8, count=item.end - item.begin, offset=start + item.begin)
     if (start + item.begin) % header.dtype.itemsize:

@@ -89,7 +89,6 @@ class Attempts:
                 task.add_done_callback(running.discard)
 
     async def _attempt(self, number: int, *, step: int, index: int, sample: int) -> None:
-        """Make an attempt and send what becomes of it."""
         prompt = self._prompts[index]
         session = self._agent.session(
             prompt,

@@ -94,7 +94,6 @@ def _port_of(process: WatchedProcess, head: Start, patience: float) -> str:
 
 
 def _require_all(nodes: Nodes, cluster: Cluster, place: str) -> None:
-    """Raise UserError if Ray does not have all nodes in time."""
     job = {"address": place, "nodes": nodes.addresses, "seconds": cluster.patience}
     environment = {**alone(), **cluster.environment}
     seconds = cluster.patience + SECONDS_TO_CONNECT

@@ -235,7 +235,6 @@ def remove_others(checkpoints: Path, finished: int) -> None:
 
 
 def _require_same_processes(checkpoints: Path, finished: int, processes: int) -> None:
-    """Raise UserError if the checkpoint to resume from is that of another number of processes."""
     for path in (checkpoints / f"global_step_{finished}" / "actor").glob("model_world_size_*_rank_0.pt"):
         before = int(path.name.split("_")[3])
         if before != processes:

@@ -140,7 +140,6 @@ def _samplers(folder: Path) -> Iterator[tuple[int, Tensors]]:
 
 
 def _table(batch: Rollouts) -> pa.Table:
-    """Return a table with one row per trajectory: first the batch, then the discarded ones."""
     parts = () if batch.teacher_logprobs is None else torch.split(batch.teacher_logprobs, batch.lengths)
     teacher = [part.tolist() for part in parts] or [[] for _ in batch.graded]
     rows = [_row(each, own) for each, own in zip(batch.graded, teacher, strict=True)]
@@ -201,7 +200,6 @@ def _row(graded: GradedTrajectory, teacher_logprobs: list[float]) -> dict[str, A
 
 
 def _rest(trajectory: Trajectory) -> dict[str, Any]:
-    """Return the fields that have no column."""
     names = [name for name in Trajectory.__slots__ if name not in ("prompt", "samples", "calls", "reported")]
     plain = {name: getattr(trajectory, name) for name in names}
     return plain | {"calls": [asdict(call) for call in trajectory.calls], "reported": dict(trajectory.reported)}

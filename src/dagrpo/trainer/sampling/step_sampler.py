@@ -53,7 +53,6 @@ def function_names(prompts: Sequence[Prompt]) -> tuple[str, ...]:
 
 
 def _may_have_turns(prompt: Prompt) -> bool:
-    """Return True if our own loop may ask the policy for several turns."""
     return bool(prompt.tools or prompt.row.interaction)
 
 
@@ -200,7 +199,6 @@ class StepSampler:
         return {position: each.parts for position, each in enumerate(sampled) if not _may_have_turns(each.prompt)}
 
     def _add_waves(self, attempts: _Attempts, finished: Sequence[Trajectory], step: int) -> None:
-        """Grade the trajectories of a round in lockstep."""
         sampled = [trajectory for trajectory in finished if trajectory.sample_index != GREEDY]
         self._require_sound([*(each.trajectory for each in attempts.graded), *sampled], step)
         attempts.graded += self._graded(step, sampled)
@@ -257,7 +255,6 @@ class StepSampler:
         return order
 
     def _weights(self, step: int) -> dict[str, float]:
-        """Return the weights of the counted components in a step by their names in metrics."""
         counted = {name: config for name, config in self._reward.components.items() if config.counts}
         return {COMPONENTS.label(name): config.weight_at(step + 1) for name, config in counted.items()}
 

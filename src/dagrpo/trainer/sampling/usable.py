@@ -153,6 +153,5 @@ def require_no_impossible_group(
 
 
 def _groups(trajectories: Sequence[Trajectory], size: int) -> Iterator[Sequence[Trajectory]]:
-    """Yield the groups: the adjacent attempts at each prompt."""
     for start in range(0, len(trajectories), size):
         yield trajectories[start : start + size]

@@ -122,7 +122,6 @@ def digest_table(steps: Mapping[int, StepDigests]) -> pa.Table:
 
 
 def _rows(digests: StepDigests) -> Iterator[tuple[str, int, str, str]]:
-    """Yield (kind, update, tensor, digest)."""
     if not digests.are_recorded:
         yield NOT_RECORDED, 0, "", ""
         return

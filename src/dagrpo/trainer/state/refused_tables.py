@@ -32,7 +32,6 @@ def keeping_attempts(state: Path, step: int, trajectories: Sequence[Trajectory])
 
 
 def _table(trajectories: Sequence[Trajectory]) -> pa.Table:
-    """Return a table with one row per trajectory, before grading."""
     columns = {
         "problem_index": pa.array([each.prompt.index for each in trajectories], pa.int64()),
         "sample_index": pa.array([each.sample_index for each in trajectories], pa.int32()),

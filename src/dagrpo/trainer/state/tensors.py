@@ -134,7 +134,6 @@ def _room_for(key: str, dtype: torch.dtype, parameter: torch.nn.Parameter, optim
 
 
 def _tensors(model: torch.nn.Module, optimizer: torch.optim.AdamW) -> dict[str, Tensor]:
-    """Return every tensor of the state, to write from or to read into."""
     trained = _trained(model)
     tensors = {f"weight/{name}": parameter.detach() for name, parameter in trained.items()}
     for name, parameter in trained.items():

@@ -169,7 +169,6 @@ class GatheredAdapter:
         adapter_tensors(self._model)
 
     def _zeros(self) -> dict[str, Tensor]:
-        """Return A and B of every synced layer, all 0."""
         matrices: dict[str, Tensor] = {}
         for layer in _layers(self._model, self._able):
             outputs, inputs = self._model.get_submodule(layer).weight.shape
