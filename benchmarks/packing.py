@@ -20,8 +20,7 @@ import torch
 
 from dagrpo.checkpoints.tensors import NAMED_DTYPES
 from dagrpo.trainer.batches.batch import MicroBatch, TokenSequences
-from dagrpo.trainer.batches.budget import Budget
-from dagrpo.trainer.batches.micro_batches import MicroBatchSplitter
+from dagrpo.trainer.batches.micro_batches import Budget, MicroBatchSplitter
 from dagrpo.trainer.config.runtime import Layout
 from dagrpo.trainer.model.fsdp import load_policy
 from dagrpo.trainer.model.policy import Policy, token_logprobs

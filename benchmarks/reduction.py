@@ -26,7 +26,7 @@ from dagrpo.checkpoints.convert import convert
 from dagrpo.models.config import Fresh
 from dagrpo.models.fresh import make_fresh
 from dagrpo.trainer.batches.batch import Batch
-from dagrpo.trainer.batches.budget import Budget
+from dagrpo.trainer.batches.micro_batches import Budget
 from dagrpo.trainer.config.runtime import Reduction
 from dagrpo.trainer.config.training import Training
 from dagrpo.trainer.model.fsdp import load_policy

@@ -29,7 +29,7 @@ from dagrpo.models.config import Fresh, Model
 from dagrpo.models.make import make_model
 from dagrpo.models.pictures import PictureProcessor
 from dagrpo.trainer.batches.batch import Batch, TokenSequences
-from dagrpo.trainer.batches.budget import Budget
+from dagrpo.trainer.batches.micro_batches import Budget
 from dagrpo.trainer.config.training import Training
 from dagrpo.trainer.model.fsdp import load_policy
 from dagrpo.trainer.model.optimizer import make_optimizer

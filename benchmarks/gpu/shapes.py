@@ -19,7 +19,7 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from dagrpo.algorithms.config import Algorithm
 from dagrpo.trainer.batches.batch import Batch, TokenSequences
-from dagrpo.trainer.batches.budget import Budget
+from dagrpo.trainer.batches.micro_batches import Budget
 from dagrpo.trainer.config.runtime import Layout, SftRuntime
 from dagrpo.trainer.config.training import Training
 from dagrpo.trainer.metrics.throughput import Arithmetic

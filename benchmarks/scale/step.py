@@ -38,7 +38,7 @@ from dagrpo.rewards.grading import Grader
 from dagrpo.rollout.config import Rollout
 from dagrpo.rollout.open_agent import AgentEnv, open_agent
 from dagrpo.rollout.prompts import PromptRenderer
-from dagrpo.trainer.batches.budget import Budget
+from dagrpo.trainer.batches.micro_batches import Budget
 from dagrpo.trainer.batches.rollouts import broadcast_batch
 from dagrpo.trainer.checks.logprob_agreement import require_the_policys_rollouts
 from dagrpo.trainer.clock import Clock

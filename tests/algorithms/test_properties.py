@@ -24,10 +24,9 @@ from dagrpo.algorithms.terms import TERMS
 from dagrpo.algorithms.tokens import MiniBatch, TokenBatch
 from dagrpo.core.plugin_sections import Choice
 from dagrpo.trainer.batches.batch import TokenSequences
-from dagrpo.trainer.batches.budget import Budget
-from dagrpo.trainer.batches.micro_batches import MicroBatchSplitter
+from dagrpo.trainer.batches.micro_batches import Budget, MicroBatchSplitter
 from dagrpo.trainer.model.policy import TokenLogprobs
-from dagrpo.trainer.update.loss_input import filler
+from dagrpo.trainer.update.mini_batches import filler
 from dagrpo.trainer.update.objective import Objective
 
 CASES = [

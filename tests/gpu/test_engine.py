@@ -20,9 +20,8 @@ from dagrpo.engine.sglang.digests import counterparts
 from dagrpo.rollout.config import Rollout
 from dagrpo.rollout.prompts import PromptRenderer
 from dagrpo.trainer.batches.batch import TokenSequences
-from dagrpo.trainer.batches.budget import Budget
-from dagrpo.trainer.checks.logprob_agreement import LARGEST_MEAN_DIFFERENCE, outside_share
-from dagrpo.trainer.checks.probe import OUTSIDE, Probe
+from dagrpo.trainer.batches.micro_batches import Budget
+from dagrpo.trainer.checks.logprob_agreement import LARGEST_MEAN_DIFFERENCE, PROBED_OUTSIDE, Probe, outside_share
 from dagrpo.trainer.checks.weight_sync import COMPARED, WeightSyncCheck
 from dagrpo.trainer.config.checks import Gates
 from dagrpo.trainer.config.training import Training
@@ -79,7 +78,7 @@ def test_the_gates_of_a_run_pass(engine: ServerPool, initial: Path, tmp_path: Pa
         seed=7,
         world=world,
     )
-    assert probe.check(engine, 0)[OUTSIDE] <= 0.5
+    assert probe.check(engine, 0)[PROBED_OUTSIDE] <= 0.5
 
 
 def test_weights_that_are_handed_over_have_the_digests_that_the_server_tells(

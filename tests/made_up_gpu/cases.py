@@ -60,7 +60,7 @@ def counts(
     from tests.made_up_gpu.counting import Counting
 
     from dagrpo.checkpoints.tensors import NAMED_DTYPES
-    from dagrpo.trainer.batches.budget import Budget
+    from dagrpo.trainer.batches.micro_batches import Budget
     from dagrpo.trainer.model.policy import Policy
     from dagrpo.utils.distributed import World
 
@@ -94,7 +94,7 @@ def state_counts() -> dict[str, Any]:
     import torch
     from tests.made_up_gpu.counting import Counting
 
-    from dagrpo.trainer.batches.budget import Budget
+    from dagrpo.trainer.batches.micro_batches import Budget
     from dagrpo.trainer.model.policy import Policy
     from dagrpo.trainer.state import states, tensors
     from dagrpo.utils.distributed import World
@@ -156,7 +156,7 @@ def picture_counts(family: str) -> dict[str, Any]:
     from dagrpo.checkpoints.modules import model_class_of
     from dagrpo.models.config import Fresh
     from dagrpo.models.fresh import config_of, save_preprocessor
-    from dagrpo.trainer.batches.budget import Budget
+    from dagrpo.trainer.batches.micro_batches import Budget
     from dagrpo.trainer.model.policy import Policy
     from dagrpo.trainer.model.vision_tower import Tower, tower_module
     from dagrpo.utils.distributed import World

@@ -12,7 +12,7 @@ from tests.trainer.checks.ranks import weight_sum
 from tests.trainer.updates import TRAINING, rollouts
 
 from dagrpo.algorithms.config import Algorithm
-from dagrpo.trainer.batches.budget import Budget
+from dagrpo.trainer.batches.micro_batches import Budget
 from dagrpo.trainer.model.fsdp import load_policy
 from dagrpo.trainer.model.optimizer import adamw
 from dagrpo.trainer.update.policy_update import LOSS_SCALE, PolicyUpdate

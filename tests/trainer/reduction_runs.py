@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 from tests.trainer.updates import ALGORITHM, TRAINING, rollouts
 
-from dagrpo.trainer.batches.budget import Budget
+from dagrpo.trainer.batches.micro_batches import Budget
 from dagrpo.trainer.config.lora import Lora
 from dagrpo.trainer.config.runtime import Reduction
 from dagrpo.trainer.model.fsdp import load_policy, load_reference

@@ -11,7 +11,7 @@ import torch
 from tests.trainer.updates import ALGORITHM, TRAINING, batch_of
 
 from dagrpo.trainer.batches.batch import Batch
-from dagrpo.trainer.batches.budget import Budget
+from dagrpo.trainer.batches.micro_batches import Budget
 from dagrpo.trainer.model.fsdp import load_policy, load_reference
 from dagrpo.trainer.model.optimizer import adamw
 from dagrpo.trainer.update.policy_update import PolicyUpdate

@@ -8,7 +8,7 @@ from tests.trainer.updates import batch_of
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from dagrpo.algorithms.config import Algorithm
-from dagrpo.trainer.batches.budget import Budget
+from dagrpo.trainer.batches.micro_batches import Budget
 from dagrpo.trainer.config.training import Training
 from dagrpo.trainer.model.optimizer import adamw
 from dagrpo.trainer.model.policy import Policy

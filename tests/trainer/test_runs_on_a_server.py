@@ -24,7 +24,7 @@ from dagrpo.core.errors import Terminated
 from dagrpo.engine.interface import EngineOpener
 from dagrpo.engine.sglang.server import SGLangServer
 from dagrpo.rollout.sampling import sampling_seed
-from dagrpo.trainer.checks.probe import LARGEST, OUTSIDE
+from dagrpo.trainer.checks.logprob_agreement import PROBED_LARGEST, PROBED_OUTSIDE
 from dagrpo.trainer.checks.weight_sync import COMPARED
 from dagrpo.trainer.config.training import Training
 from dagrpo.trainer.run import TrainingRun
@@ -85,8 +85,10 @@ def test_a_run_is_the_same_after_an_interruption_and_with_slow_updates(
     whole, halved, slow = (_run(inputs, tmp_path / name) for name in ("whole", "halved", "slow"))
     reported = runs.metrics_with(whole, opener)
     assert [metrics["rollout/staleness"] for metrics in reported] == [0, 1, 1, 1]
-    assert [metrics[OUTSIDE] for metrics in reported] == [0.0] * 4, "the probe is of the weights that were handed over"
-    assert all(metrics[LARGEST] < 1e-3 for metrics in reported)
+    assert [metrics[PROBED_OUTSIDE] for metrics in reported] == [0.0] * 4, (
+        "the probe is of the weights that were handed over"
+    )
+    assert all(metrics[PROBED_LARGEST] < 1e-3 for metrics in reported)
     assert min(read_parquet(whole.metrics)["policy/grad_norm"].to_pylist()) > 0
     assert len(runs.metrics_with(halved, opener, stop=lambda step: step == 3)) == 3
     runs.metrics_with(halved, opener)
@@ -177,8 +179,8 @@ def test_an_adapter_learns_is_checked_at_every_weight_sync_and_is_the_same_after
         for out in (tmp_path / "whole", tmp_path / "halved")
     )
     reported = runs.metrics_with(whole, opener)
-    assert [metrics[OUTSIDE] for metrics in reported] == [0.0] * 3
-    assert all(metrics[LARGEST] < 1e-3 and metrics[COMPARED] > 0 for metrics in reported)
+    assert [metrics[PROBED_OUTSIDE] for metrics in reported] == [0.0] * 3
+    assert all(metrics[PROBED_LARGEST] < 1e-3 and metrics[COMPARED] > 0 for metrics in reported)
     assert min(read_parquet(whole.metrics)["policy/grad_norm"].to_pylist()) > 0
     assert len({each.name for each in compare(whole.initial, whole.policy).differences if each.largest}) == 28
     assert len(runs.metrics_with(halved, opener, stop=lambda step: step == 3)) == 3

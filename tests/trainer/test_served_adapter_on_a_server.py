@@ -18,7 +18,7 @@ from dagrpo.core.errors import UserError
 from dagrpo.engine import open_engine
 from dagrpo.engine.interface import EngineOpener, WeightVersion
 from dagrpo.engine.weight_files import AdapterFolders
-from dagrpo.trainer.checks.probe import LARGEST, OUTSIDE
+from dagrpo.trainer.checks.logprob_agreement import PROBED_LARGEST, PROBED_OUTSIDE
 from dagrpo.trainer.checks.weight_sync import COMPARED
 from dagrpo.trainer.config.runtime import Runtime
 from dagrpo.trainer.config.training import Training
@@ -72,8 +72,8 @@ def test_engine_and_trainer_agree_to_rounding_and_every_weight_sync_is_checked(
     whole: tuple[TrainingRun, list[dict[str, float]]],
 ) -> None:
     run, reported = whole
-    assert [metrics[OUTSIDE] for metrics in reported] == [0.0] * 3
-    assert all(metrics[LARGEST] < 2e-6 for metrics in reported)
+    assert [metrics[PROBED_OUTSIDE] for metrics in reported] == [0.0] * 3
+    assert all(metrics[PROBED_LARGEST] < 2e-6 for metrics in reported)
     assert reported[0][COMPARED] > reported[1][COMPARED] == 2 * 2 * 4, (
         "weights and adapter; then A and B of 4 joined layers"
     )
@@ -101,7 +101,7 @@ def test_batches_that_two_servers_sample_ahead_are_the_same_after_an_interruptio
     whole, halved = (_run(inputs, tmp_path / name, steps=4, staleness=1, replicas=2) for name in ("whole", "halved"))
     reported = runs.metrics_with(whole, open_engine)
     assert [metrics["rollout/staleness"] for metrics in reported] == [0, 1, 1, 1]
-    assert all(metrics[LARGEST] < 2e-6 for metrics in reported)
+    assert all(metrics[PROBED_LARGEST] < 2e-6 for metrics in reported)
     assert len(runs.metrics_with(halved, open_engine, stop=lambda step: step == 3)) == 3
     runs.metrics_with(halved, open_engine)
     assert runs.bytes_of(halved) == runs.bytes_of(whole)

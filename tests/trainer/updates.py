@@ -25,7 +25,7 @@ from dagrpo.checkpoints.sharded import save_sharded
 from dagrpo.core.plugin_sections import Choice
 from dagrpo.models.pictures import PictureProcessor
 from dagrpo.trainer.batches.batch import Batch, TokenSequences
-from dagrpo.trainer.batches.budget import Budget
+from dagrpo.trainer.batches.micro_batches import Budget
 from dagrpo.trainer.config.lora import Lora
 from dagrpo.trainer.config.runtime import Layout
 from dagrpo.trainer.config.training import Training

@@ -11,9 +11,8 @@ from dagrpo.rollout.collect import FailedPrograms
 from dagrpo.trainer.batches.rollouts import Rollouts
 from dagrpo.trainer.checks.suite import CheckSuite, Figures, storable
 from dagrpo.trainer.clock import Clock
-from dagrpo.trainer.metrics.step import in_brief, rollout_rows, step_metrics
+from dagrpo.trainer.metrics.step import CALLED, in_brief, rollout_rows, step_metrics, turn_timings
 from dagrpo.trainer.metrics.throughput import Throughput
-from dagrpo.trainer.metrics.turns import CALLED, turn_timings
 from dagrpo.trainer.run import AGENT, Report, TrainingRun
 from dagrpo.trainer.sampling.held_out import HeldOutEvaluations
 from dagrpo.trainer.sampling.usable import require_calls

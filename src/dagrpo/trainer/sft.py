@@ -19,8 +19,7 @@ from dagrpo.checkpoints.tokenizers import load_tokenizer
 from dagrpo.models.pictures import processor_of
 from dagrpo.rollout.prompts import prompt_indices
 from dagrpo.trainer.batches.batch import TokenSequences
-from dagrpo.trainer.batches.budget import Budget, head_chunk_of, reduction_of
-from dagrpo.trainer.batches.micro_batches import MicroBatchSplitter
+from dagrpo.trainer.batches.micro_batches import Budget, MicroBatchSplitter, head_chunk_of, reduction_of
 from dagrpo.trainer.batches.supervised import SupervisedSequence, supervised_sequences
 from dagrpo.trainer.config.runtime import Layout, SftRuntime
 from dagrpo.trainer.model.fsdp import load_policy, reduce_next

@@ -7,9 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dagrpo.trainer.batches.batch import TokenSequences
-from dagrpo.trainer.batches.budget import Budget
 from dagrpo.trainer.batches.images import SequencePictures
-from dagrpo.trainer.batches.micro_batches import NOTHING, MicroBatchSplitter, Part
+from dagrpo.trainer.batches.micro_batches import NOTHING, Budget, MicroBatchSplitter, Part
 
 
 def _splitter(lengths: list[int], **budget: Any) -> MicroBatchSplitter:

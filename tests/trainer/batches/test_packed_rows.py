@@ -37,8 +37,7 @@ from transformers.models.qwen2.modeling_qwen2 import Qwen2RMSNorm
 
 from dagrpo.core.errors import UserError
 from dagrpo.trainer.batches.batch import Batch, MicroBatch, TokenSequences
-from dagrpo.trainer.batches.budget import Budget, usual_layout
-from dagrpo.trainer.batches.micro_batches import MicroBatchSplitter
+from dagrpo.trainer.batches.micro_batches import Budget, MicroBatchSplitter, usual_layout
 from dagrpo.trainer.batches.packed_rows import Segments
 from dagrpo.trainer.config.lora import Lora
 from dagrpo.trainer.config.runtime import TrainingRuntime

@@ -20,8 +20,7 @@ from dagrpo.core.errors import UserError
 from dagrpo.models.config import Fresh
 from dagrpo.models.fresh import make_fresh
 from dagrpo.trainer.batches.batch import TokenSequences
-from dagrpo.trainer.batches.budget import Budget, usual_sharing
-from dagrpo.trainer.batches.micro_batches import MicroBatchSplitter
+from dagrpo.trainer.batches.micro_batches import Budget, MicroBatchSplitter, usual_sharing
 from dagrpo.trainer.config.runtime import Layout, TrainingRuntime
 from dagrpo.trainer.model.policy import Policy, token_logprobs
 from dagrpo.trainer.model.prepare import resolve_budget

@@ -14,7 +14,7 @@ from tests.trainer.updates import TRAINING, rollouts
 
 from dagrpo.algorithms.config import Algorithm
 from dagrpo.trainer.batches.batch import Batch
-from dagrpo.trainer.batches.budget import Budget
+from dagrpo.trainer.batches.micro_batches import Budget
 from dagrpo.trainer.model.fsdp import load_policy
 from dagrpo.trainer.model.optimizer import adamw
 from dagrpo.trainer.model.policy import Policy

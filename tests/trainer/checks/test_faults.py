@@ -17,7 +17,7 @@ from dagrpo.core.types import Completion, SamplingRequest
 from dagrpo.engine.interface import HeldWeights
 from dagrpo.engine.sglang.digests import SGLangWeights, digest_on_cpu
 from dagrpo.trainer import setup
-from dagrpo.trainer.checks.probe import OUTSIDE
+from dagrpo.trainer.checks.logprob_agreement import PROBED_OUTSIDE
 from dagrpo.trainer.checks.weight_sync import COMPARED
 from dagrpo.trainer.config.training import Training
 from dagrpo.trainer.model.fsdp import load_trained_policy
@@ -160,9 +160,9 @@ def test_a_comparison_every_third_weight_sync_begins_with_the_first_of_each_exec
 ) -> None:
     run = _run(inputs, tmp_path, steps=5, every=3)
     _, first = runs.execute(run, stop=lambda step: step == 5)
-    assert [step for step, metrics in first if OUTSIDE in metrics and COMPARED in metrics] == [1, 4]
+    assert [step for step, metrics in first if PROBED_OUTSIDE in metrics and COMPARED in metrics] == [1, 4]
     _, again = runs.execute(run)  # from the state of step 4
-    assert [step for step, metrics in again if OUTSIDE in metrics and COMPARED in metrics] == [1, 4, 5]
+    assert [step for step, metrics in again if PROBED_OUTSIDE in metrics and COMPARED in metrics] == [1, 4, 5]
 
 
 def test_a_resume_that_skipped_prompts_is_refused_when_the_run_goes_on(inputs: Inputs, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from tests.trainer import runs
 from tests.trainer.checks import ranks
 
 from dagrpo.core.errors import UserError
-from dagrpo.trainer.checks.finite import SkippedSteps
+from dagrpo.trainer.checks.no_signal import SkippedSteps
 from dagrpo.trainer.config.checks import Gates
 from dagrpo.trainer.model.optimizer import finite_everywhere
 from dagrpo.trainer.update.stats import SKIPPED, finite_or_zero

@@ -23,8 +23,8 @@ from dagrpo.engine.sglang.digests import counterparts
 from dagrpo.engine.sglang.server import SGLangServer
 from dagrpo.rollout.config import Rollout
 from dagrpo.rollout.prompts import PromptRenderer
-from dagrpo.trainer.batches.budget import Budget
-from dagrpo.trainer.checks.probe import LARGEST, OUTSIDE, Probe
+from dagrpo.trainer.batches.micro_batches import Budget
+from dagrpo.trainer.checks.logprob_agreement import PROBED_LARGEST, PROBED_OUTSIDE, Probe
 from dagrpo.trainer.checks.weight_sync import COMPARED, WeightSyncCheck
 from dagrpo.trainer.config.checks import Gates
 from dagrpo.trainer.config.training import Training
@@ -94,8 +94,8 @@ def test_a_healthy_probe_agrees_to_rounding(
     temperature: float, engine: ServerPool, probe_of: Callable[[Rollout], Probe]
 ) -> None:
     figures = probe_of(Rollout(temperature=temperature)).check(engine, 0)
-    assert figures[OUTSIDE] == 0
-    assert figures[LARGEST] < 1e-4
+    assert figures[PROBED_OUTSIDE] == 0
+    assert figures[PROBED_LARGEST] < 1e-4
 
 
 def test_half_of_the_weights_are_refused_by_digest_and_by_probe(

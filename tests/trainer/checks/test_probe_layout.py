@@ -10,7 +10,7 @@ from tests.trainer.conftest import inputs
 
 from dagrpo.trainer.batches.batch import MicroBatch, PaddedBatch
 from dagrpo.trainer.batches.packed_rows import PackedBatch
-from dagrpo.trainer.checks import probe
+from dagrpo.trainer.checks import logprob_agreement
 from dagrpo.trainer.config.runtime import Layout
 from dagrpo.trainer.config.training import Training
 from dagrpo.trainer.model.policy import token_logprobs
@@ -27,7 +27,7 @@ def scored(monkeypatch: pytest.MonkeyPatch) -> list[MicroBatch]:
         batches.append(batch)
         return token_logprobs(policy, batch, *inputs)
 
-    monkeypatch.setattr(probe, "token_logprobs", watched)
+    monkeypatch.setattr(logprob_agreement, "token_logprobs", watched)
     return batches
 
 

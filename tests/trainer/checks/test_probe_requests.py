@@ -7,7 +7,7 @@ from tests.trainer import runs, vision
 from dagrpo.core.trajectory import Prompt
 from dagrpo.core.types import PictureTokens, PromptPictures, SamplingRequest
 from dagrpo.rollout.config import Rollout
-from dagrpo.trainer.checks.probe import probe_requests
+from dagrpo.trainer.checks.logprob_agreement import probe_requests
 from dagrpo.trainer.config.checks import Gates
 
 

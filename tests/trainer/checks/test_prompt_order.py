@@ -7,7 +7,7 @@ import pytest
 from tests.rollout.problems import problem
 
 from dagrpo.core.errors import UserError
-from dagrpo.trainer.checks.prompt_order import require_prompts
+from dagrpo.trainer.checks.suite import require_prompts
 from dagrpo.trainer.config.training import Training
 from dagrpo.trainer.sampling.prompt_sampler import PromptSampler
 from dagrpo.utils.tables import read_parquet, write_parquet

@@ -22,8 +22,8 @@ from dagrpo.models.make import make_model
 from dagrpo.models.pictures import PictureProcessor
 from dagrpo.rollout.config import Rollout
 from dagrpo.rollout.prompts import PromptRenderer
-from dagrpo.trainer.batches.budget import Budget
-from dagrpo.trainer.checks.probe import LARGEST, OUTSIDE, Probe
+from dagrpo.trainer.batches.micro_batches import Budget
+from dagrpo.trainer.checks.logprob_agreement import PROBED_LARGEST, PROBED_OUTSIDE, Probe
 from dagrpo.trainer.checks.weight_sync import COMPARED, WeightSyncCheck
 from dagrpo.trainer.config.checks import Gates
 from dagrpo.trainer.model.fsdp import load_policy
@@ -100,8 +100,8 @@ def test_every_tensor_of_the_tower_and_of_the_language_model_is_compared(engine:
 
 def test_a_probe_with_pictures_agrees_to_rounding(engine: ServerPool, probe: Probe) -> None:
     figures = probe.check(engine, 0)
-    assert figures[OUTSIDE] == 0
-    assert figures[LARGEST] < 1e-4
+    assert figures[PROBED_OUTSIDE] == 0
+    assert figures[PROBED_LARGEST] < 1e-4
 
 
 def _with_another_tower(policy: Policy) -> State:

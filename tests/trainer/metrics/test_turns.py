@@ -9,7 +9,7 @@ from tests.rollout.problems import problem
 from dagrpo.core.trajectory import GradedTrajectory, TokenSample, Trajectory
 from dagrpo.core.types import CallStatus, Score, ToolCall
 from dagrpo.trainer.batches.rollouts import Rollouts
-from dagrpo.trainer.metrics.turns import CALLED, turn_metrics, turn_timings
+from dagrpo.trainer.metrics.step import CALLED, turn_metrics, turn_timings
 
 
 def _sample(tokens: int) -> TokenSample:

@@ -16,7 +16,7 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 from dagrpo.algorithms.config import Algorithm
 from dagrpo.core.errors import UserError
 from dagrpo.trainer.batches.batch import TokenSequences
-from dagrpo.trainer.batches.budget import Budget
+from dagrpo.trainer.batches.micro_batches import Budget
 from dagrpo.trainer.batches.sampling_mask import PaddedSupport
 from dagrpo.trainer.config.training import Training
 from dagrpo.trainer.model.head import NEVER, Extras, LogitProcessing, Read, Reading, read_of_head

@@ -22,7 +22,7 @@ from dagrpo.checkpoints.lora_layers import LowRank, low_rank_updates
 from dagrpo.checkpoints.modules import own_state
 from dagrpo.checkpoints.source import open_checkpoint, open_tensors
 from dagrpo.core.errors import UserError
-from dagrpo.trainer.batches.budget import Budget
+from dagrpo.trainer.batches.micro_batches import Budget
 from dagrpo.trainer.config.lora import Lora
 from dagrpo.trainer.config.training import Training
 from dagrpo.trainer.model.fsdp import load_policy, load_reference

@@ -9,7 +9,7 @@ import torch
 from tests.trainer import reduction_runs, runs
 
 from dagrpo.trainer import sft
-from dagrpo.trainer.batches.budget import head_chunk_of, reduction_of
+from dagrpo.trainer.batches.micro_batches import head_chunk_of, reduction_of
 from dagrpo.trainer.config.runtime import SftRuntime, TrainingRuntime
 from dagrpo.trainer.config.sft import Sft
 from dagrpo.trainer.run import SftRun

@@ -22,7 +22,7 @@ from tests.trainer.updates import batch_of
 
 from dagrpo.core.errors import UserError
 from dagrpo.trainer.batches.batch import Batch
-from dagrpo.trainer.batches.budget import Budget
+from dagrpo.trainer.batches.micro_batches import Budget
 from dagrpo.trainer.model.policy import Policy
 from dagrpo.utils.distributed import World
 

@@ -8,7 +8,7 @@ from dagrpo.checkpoints.manifest import tensor_digest_of
 from dagrpo.checkpoints.tokenizers import load_tokenizer
 from dagrpo.core.errors import UserError
 from dagrpo.trainer.batches.batch import Batch
-from dagrpo.trainer.batches.budget import Budget
+from dagrpo.trainer.batches.micro_batches import Budget
 from dagrpo.trainer.config.runtime import TrainingRuntime
 from dagrpo.trainer.model.fsdp import load_reference, load_trained_policy
 from dagrpo.trainer.model.optimizer import make_optimizer

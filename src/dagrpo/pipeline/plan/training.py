@@ -9,7 +9,14 @@ from dagrpo.pipeline.plan.amounts import BYTES, FLOAT32, GIBIBYTE, Item, Lengths
 from dagrpo.pipeline.plan.models import Models, Shape, Trained
 from dagrpo.rollout.config import Dtype
 from dagrpo.trainer.backends import BACKENDS
-from dagrpo.trainer.batches.budget import CACHED, LAUNCHED, head_chunk_of, reduction_of, usual_layout, usual_sharing
+from dagrpo.trainer.batches.micro_batches import (
+    CACHED,
+    LAUNCHED,
+    head_chunk_of,
+    reduction_of,
+    usual_layout,
+    usual_sharing,
+)
 from dagrpo.trainer.config.runtime import Layout, Reduction, SftRuntime, TrainingRuntime
 from dagrpo.trainer.config.sft import MomentsDtype, Sft
 from dagrpo.trainer.config.training import Training as Section

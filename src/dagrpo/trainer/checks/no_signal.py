@@ -1,6 +1,10 @@
-"""Warn about consecutive steps from which nothing can be learned.
+"""Count consecutive steps from which nothing can be learned.
 
-All advantages are zero, as when all samples of every problem earn the same reward; or most completions are cut off, have no
+The update of a step with a loss, gradient or reward that is not finite is skipped by all ranks alike: weights and optimizer stay as they
+are, so that a resumed run skips it too. Several in a row are no accident, and end the run, unless the loss scale in float16 explains
+them: it halves each time.
+
+Or all advantages are zero, as when all samples of every problem earn the same reward; or most completions are cut off, have no
 answer, or cannot be verified. Later problems may differ: a run continues through such steps with a warning that names the likely
 cause, unless training.gates.learns_nothing ends it.
 """
@@ -8,9 +12,14 @@ cause, unless training.gates.learns_nothing ends it.
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
 
 from dagrpo.core.errors import UserError
 from dagrpo.trainer.config.checks import Gates
+from dagrpo.trainer.state.records import keep
+from dagrpo.trainer.update.stats import OVERFLOWED, SKIPPED
 from dagrpo.utils.console import say
 
 METRIC = "gate/steps_without_advantage"
@@ -119,3 +128,27 @@ class NoSignal:
     def _mean(self, row: Sequence[Mapping[str, float]], name: str) -> float:
         last = row[-self._params.steps_in_a_row :]
         return sum(metrics[name] for metrics in last) / len(last)
+
+
+class SkippedSteps:
+    """Counter of consecutive steps with a skipped update, fed with every step in order, also those before an interruption."""
+
+    def __init__(self, params: Gates, state: Path) -> None:
+        self._most = params.skipped_steps
+        self._state = state
+        self._row = 0
+
+    def count(self, metrics: Mapping[str, float]) -> None:
+        """Count the next step."""
+        self._row = self._row + 1 if metrics.get(SKIPPED, 0.0) > metrics.get(OVERFLOWED, 0.0) else 0
+
+    def check(self, step: int, rollouts: pa.Table) -> None:
+        """Raise UserError after too many skipped steps; it names the rollouts file of the last of them (1-based)."""
+        if self._row <= self._most:
+            return
+        path = keep(self._state, "rollouts", step, rollouts)
+        raise UserError(
+            f"step {step}: the loss, the gradient or a reward was not finite in {self._row} steps in a row, and "
+            f"training.gates.skipped_steps allows {self._most}: lower training.learning_rate, correct the reward, or set "
+            f"rollout.dtype to float32. Look at the rewards, advantages and logprobs of this step in {path}."
+        )

@@ -12,10 +12,9 @@ from dagrpo.rollout.agents import OWN_LOOP
 from dagrpo.trainer.config.backends import BACKENDS, Planned, check_backend
 from dagrpo.trainer.config.checks import Gates
 from dagrpo.trainer.config.dynamic_sampling import DynamicSampling
-from dagrpo.trainer.config.lora import TrainedLora, require_tower_agrees
+from dagrpo.trainer.config.lora import TrainedLora, check_vision, require_tower_agrees
 from dagrpo.trainer.config.objective import require_groups_fit, require_rewards_fit, require_updates_fit
 from dagrpo.trainer.config.sft import MOMENTS, MomentsDtype, Sft
-from dagrpo.trainer.config.vision import check_vision
 
 if TYPE_CHECKING:
     from dagrpo.algorithms.config import Algorithm

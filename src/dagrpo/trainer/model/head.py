@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from dagrpo.checkpoints.modelling import PreTrainedModel
-from dagrpo.trainer.batches.budget import CACHED, LAUNCHED
+from dagrpo.trainer.batches.micro_batches import CACHED, LAUNCHED
 from dagrpo.trainer.batches.sampling_mask import PaddedSupport
 
 SLICE = 4096  # tokens of the vocabulary whose gradient is added up at a time, where that takes a copy

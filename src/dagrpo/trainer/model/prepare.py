@@ -18,7 +18,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from dagrpo.checkpoints.experts import is_mixture_of_experts
 from dagrpo.core.errors import UserError
 from dagrpo.trainer.batches.batch import MicroBatch, TokenSequences
-from dagrpo.trainer.batches.budget import Budget, head_chunk_of, reduction_of, usual_layout, usual_sharing
+from dagrpo.trainer.batches.micro_batches import Budget, head_chunk_of, reduction_of, usual_layout, usual_sharing
 from dagrpo.trainer.config.runtime import Layout, TrainingRuntime
 from dagrpo.trainer.model.attention import IN_FLOAT32, PACKED, is_packed_by_kernel
 from dagrpo.trainer.model.policy import WEIGHTS, Policy, token_logprobs

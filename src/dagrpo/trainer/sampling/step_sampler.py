@@ -34,7 +34,7 @@ from dagrpo.trainer.sampling.dynamic_sampling import FullBatch, figures, prompts
 from dagrpo.trainer.sampling.prompt_sampler import PromptSampler, SampledPrompt
 from dagrpo.trainer.sampling.teacher import Teacher
 from dagrpo.trainer.sampling.usable import require_independent, require_usable
-from dagrpo.trainer.state.refused_tables import keeping_attempts
+from dagrpo.trainer.state.records import keeping_attempts
 
 
 @dataclass(slots=True, kw_only=True)

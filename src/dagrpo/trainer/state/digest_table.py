@@ -14,7 +14,7 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from dagrpo.rollout.table import read_table, required
-from dagrpo.trainer.batches.budget import Budget
+from dagrpo.trainer.batches.micro_batches import Budget
 from dagrpo.trainer.config.runtime import Layout, Reduction
 
 FILE = "digests.parquet"  # beside the rollouts of the steps

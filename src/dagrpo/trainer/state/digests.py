@@ -18,7 +18,7 @@ from torch.distributed.tensor import DTensor
 from dagrpo.checkpoints.lora_layers import low_rank_updates
 from dagrpo.checkpoints.tensor_hash import in_hex, tensor_hash
 from dagrpo.checkpoints.tensors import raw_bytes
-from dagrpo.trainer.batches.budget import Budget
+from dagrpo.trainer.batches.micro_batches import Budget
 from dagrpo.trainer.state.digest_table import Computed, Hash, TensorDigests
 from dagrpo.utils.distributed import World
 

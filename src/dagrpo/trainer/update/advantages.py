@@ -12,7 +12,7 @@ from dagrpo.algorithms.reward_batch import PolicyTokens, RewardBatch
 from dagrpo.core.errors import UserError
 from dagrpo.core.plugin_sections import Choice
 from dagrpo.trainer.batches.rollouts import Rollouts
-from dagrpo.trainer.update.accumulators import BeforeUpdate
+from dagrpo.trainer.update.stats import BeforeUpdate
 
 
 def step_advantages(rollouts: Rollouts, config: Choice, before: BeforeUpdate | None, penalty: Tensor | None) -> Tensor:

@@ -1,6 +1,6 @@
-"""Mini-batches of a step: the rollouts of each optimizer update.
+"""Mini-batches of a step, their forward passes and the input of the loss.
 
-micro_batches.py cuts them further, to fit into memory.
+batches/micro_batches.py cuts them to fit into memory.
 """
 
 from collections.abc import Sequence
@@ -13,11 +13,14 @@ from dagrpo.algorithms.aggregation import Lengths
 from dagrpo.algorithms.config import Algorithm
 from dagrpo.algorithms.losses import LOSSES
 from dagrpo.algorithms.tokens import MiniBatch as SelectableTokens
+from dagrpo.algorithms.tokens import TokenBatch
 from dagrpo.rollout.sampling import sampling_seed
-from dagrpo.trainer.batches.batch import Batch
-from dagrpo.trainer.batches.micro_batches import MicroBatchSplitter, Part
+from dagrpo.trainer.batches.batch import Batch, MicroBatch, PaddedBatch
+from dagrpo.trainer.batches.micro_batches import NOTHING, Budget, MicroBatchSplitter, Part
 from dagrpo.trainer.config.training import Training
-from dagrpo.trainer.update.accumulators import BeforeUpdate
+from dagrpo.trainer.model.head import PLAIN, Extras
+from dagrpo.trainer.model.policy import Policy, Reference, TokenLogprobs, token_logprobs
+from dagrpo.trainer.update.stats import BeforeUpdate, StepTokens
 from dagrpo.utils.distributed import World
 
 
@@ -107,3 +110,131 @@ def _are_finite(batch: Batch, spans: Sequence[slice]) -> bool:
         return True
     tokens = _tokens(batch, spans)
     return bool(batch.advantages[tokens][batch.counted_tokens()[tokens]].isfinite().all())
+
+
+def loss_input(
+    batch: Batch,
+    mini_batch: MiniBatch,
+    part: Part,
+    *,
+    micro_batch: MicroBatch,
+    outputs: TokenLogprobs,
+    reference: Tensor | None,
+    step_tokens: StepTokens,
+    device: torch.device,
+) -> TokenBatch:
+    """Return what the loss reads of the sequences `part`, laid out as `micro_batch`: those that count, or a filler.
+
+    `outputs`, `reference`: of the policy and its reference. `step_tokens`: of the policy before the step's first update.
+    """
+    if not batch.counts_any(part):
+        return filler(outputs, reference)
+    assert batch.advantages is not None
+    numbers, places = [*part], batch.sequences.trained_places(part)
+    # A sequence, to losses and weights, is all that the policy wrote in a trajectory, over all of its samples.
+    _, trajectory = batch.trajectories[numbers].unique_consecutive(return_inverse=True)  # type: ignore[no-untyped-call]
+    selected, teacher = None, None
+    if mini_batch.selected is not None:
+        selected = mini_batch.selected[places - mini_batch.first_token].to(device, non_blocking=True)
+    if batch.teacher_logprobs is not None:
+        teacher = batch.teacher_logprobs[places].to(device, non_blocking=True)
+    tokens = TokenBatch(
+        logprobs=outputs.logprobs,
+        old_logprobs=step_tokens.old_logprobs(places),
+        rollout_logprobs=batch.rollout_logprobs[places].to(device, non_blocking=True),
+        reference_logprobs=reference,
+        entropy=outputs.entropy,
+        advantages=batch.advantages[places].to(device, non_blocking=True),
+        positive=batch.positive[numbers].to(device, non_blocking=True)[micro_batch.rows],
+        sequence=trajectory.to(device, non_blocking=True)[micro_batch.rows],
+        sequences=int(trajectory[-1]) + 1,
+        selected=selected,
+        teacher_logprobs=teacher,
+    )
+    return tokens if batch.counted is None else tokens.only(batch.counted[numbers].to(device)[micro_batch.rows])
+
+
+def filler(outputs: TokenLogprobs, reference: Tensor | None) -> TokenBatch:
+    """Return the loss's input for a filler: a token with ratio 1 and advantage 0."""
+    logprobs = outputs.logprobs.detach()
+    return TokenBatch(
+        logprobs=outputs.logprobs,
+        old_logprobs=logprobs,
+        rollout_logprobs=logprobs,
+        reference_logprobs=reference,
+        entropy=outputs.entropy,
+        advantages=torch.zeros_like(logprobs),
+        positive=torch.zeros_like(logprobs, dtype=torch.bool),
+        sequence=torch.zeros_like(logprobs, dtype=torch.int64),
+        sequences=1,
+        selected=torch.zeros_like(logprobs),
+        teacher_logprobs=logprobs,
+    )
+
+
+class ForwardPasses:
+    """Forward passes of policy and reference on micro-batches within a budget."""
+
+    def __init__(
+        self,
+        *,
+        policy: Policy,
+        reference: Reference | None,
+        budget: Budget,
+        temperature: float,
+        pad_token_id: int,
+        device: torch.device,
+    ) -> None:
+        self._policy = policy
+        self._reference = reference
+        self._budget = budget
+        self._temperature = temperature
+        self._pad_token_id = pad_token_id
+        self._device = device
+        if budget.layout == "packed":
+            policy.take_packed()
+            if reference is not None:
+                reference.take_packed()
+
+    @property
+    def limit_of_memory(self) -> tuple[str, int]:
+        """The parameter that determines a micro-batch's memory, and its value."""
+        if self._budget.tokens is not None:
+            return "runtime.training.micro_batch_tokens", self._budget.tokens
+        return "runtime.training.micro_batch_size", self._budget.sequences
+
+    def splitter(self, batch: Batch) -> MicroBatchSplitter:
+        """Return the splitter of a step's mini-batches. Patches do not limit a frozen tower, which sees one picture at a time anyway."""
+        tower, pictures = self._policy.tower, batch.sequences.pictures
+        limits = self._budget.patches is not None and tower is not None and not tower.frozen
+        files = pictures.files if pictures is not None and limits else ()
+        return MicroBatchSplitter(
+            batch.sequences, self._budget, [tower.patches(file) for file in files] if tower else ()
+        )
+
+    def lay_out(self, batch: Batch, part: Part) -> MicroBatch:
+        """Return a part of a batch as the model's input: padded or packed."""
+        if part == NOTHING:
+            return PaddedBatch.filler(self._pad_token_id, self._device)
+        budget = self._budget
+        return batch.lay_out(part, self._pad_token_id, self._device, budget.layout, share_prompts=budget.share_prompts)
+
+    def of_policy(self, micro_batch: MicroBatch, extras: Extras = PLAIN) -> TokenLogprobs:
+        """Return the policy's logprobs of a micro-batch's tokens."""
+        return self._logprobs(self._policy, micro_batch, extras)
+
+    def of_reference(self, micro_batch: MicroBatch) -> Tensor | None:
+        """Return the reference's logprobs; None without a reference."""
+        if self._reference is None:
+            return None
+        with torch.no_grad():
+            return self._logprobs(self._reference, micro_batch).logprobs
+
+    def forget_pictures(self) -> None:
+        """Release the pictures' features of this step."""
+        self._policy.forget_pictures()
+        if self._reference is not None:
+            self._reference.forget_pictures()
+
+    def _logprobs(self, model: Reference, micro_batch: MicroBatch, extras: Extras = PLAIN) -> TokenLogprobs:
+        return token_logprobs(model, micro_batch, self._temperature, extras, self._budget.head_chunk_tokens)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from dagrpo.algorithms.config import Algorithm
 from dagrpo.trainer.batches.batch import Batch
-from dagrpo.trainer.batches.budget import Budget
+from dagrpo.trainer.batches.micro_batches import Budget
 from dagrpo.trainer.batches.rollouts import Rollouts
 from dagrpo.trainer.clock import Clock
 from dagrpo.trainer.config.training import Training
@@ -35,13 +35,10 @@ from dagrpo.trainer.state.digests import (
     usual_hash,
     weight_digests,
 )
-from dagrpo.trainer.update.accumulators import BeforeUpdate, StepTokens, Sums
 from dagrpo.trainer.update.advantages import step_advantages
-from dagrpo.trainer.update.forward import ForwardPasses
-from dagrpo.trainer.update.loss_input import loss_input
-from dagrpo.trainer.update.mini_batches import MiniBatch, MiniBatchSplitter
+from dagrpo.trainer.update.mini_batches import ForwardPasses, MiniBatch, MiniBatchSplitter, loss_input
 from dagrpo.trainer.update.objective import Objective
-from dagrpo.trainer.update.stats import UpdateStats, finite_or_zero
+from dagrpo.trainer.update.stats import BeforeUpdate, StepTokens, Sums, UpdateStats, finite_or_zero
 from dagrpo.utils.distributed import World
 
 # Among a state's notes:
