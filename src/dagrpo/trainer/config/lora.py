@@ -1,4 +1,4 @@
-"""Part `lora` of the sections `sft` and `training`; checks of a vision tower.
+"""Part `lora` of sections, and checks of a vision tower.
 
 The adapter is trained in place of the weights.
 """

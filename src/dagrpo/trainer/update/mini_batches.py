@@ -1,4 +1,4 @@
-"""Mini-batches of a step, their forward passes and the input of the loss.
+"""Mini-batches of a step, with their forward passes and loss input.
 
 batches/micro_batches.py cuts them to fit into memory.
 """
