@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 from tests.algorithms.batches import everything, grouped
 
 from dagrpo.algorithms.advantages import ADVANTAGES, advantages_of
+from dagrpo.algorithms.advantages.group_means import Rloo, rloo
 from dagrpo.algorithms.advantages.grpo import Config as Grpo
 from dagrpo.algorithms.advantages.grpo import grpo
-from dagrpo.algorithms.advantages.rloo import Config as Rloo
-from dagrpo.algorithms.advantages.rloo import rloo
 from dagrpo.algorithms.reward_batch import PolicyTokens
 from dagrpo.core.plugin_sections import Choice
 

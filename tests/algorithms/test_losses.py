@@ -12,10 +12,9 @@ from dagrpo.algorithms.aggregation import Lengths, weights
 from dagrpo.algorithms.divergence import Estimator
 from dagrpo.algorithms.divergence import divergence as estimate
 from dagrpo.algorithms.losses import aggregation_of, loss_of
-from dagrpo.algorithms.losses.gspo import Config as Gspo
-from dagrpo.algorithms.losses.gspo import gspo
 from dagrpo.algorithms.losses.ppo_clip import Config as PpoClip
 from dagrpo.algorithms.losses.ppo_clip import ppo_clip
+from dagrpo.algorithms.losses.sequence_ratios import Gspo, gspo
 from dagrpo.algorithms.tokens import TokenBatch
 
 PPO = PpoClip(name="ppo_clip", clip_low=0.2, clip_high=0.28)

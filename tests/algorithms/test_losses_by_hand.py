@@ -11,12 +11,10 @@ from hypothesis import strategies as st
 from tests.algorithms.batches import ratios
 
 from dagrpo.algorithms.losses import LOSSES, aggregation_of, loss_of
-from dagrpo.algorithms.losses.clip_cov import Config as ClipCov
-from dagrpo.algorithms.losses.clip_cov import select as drawn
-from dagrpo.algorithms.losses.kl_cov import Config as KlCov
-from dagrpo.algorithms.losses.kl_cov import select as largest
-from dagrpo.algorithms.losses.top_entropy import Config as TopEntropy
-from dagrpo.algorithms.losses.top_entropy import select as least_sure
+from dagrpo.algorithms.losses.selecting import ClipCov, KlCov, TopEntropy
+from dagrpo.algorithms.losses.selecting import draw_from_band as drawn
+from dagrpo.algorithms.losses.selecting import select_largest as largest
+from dagrpo.algorithms.losses.selecting import select_least_sure as least_sure
 from dagrpo.algorithms.tokens import MiniBatch, TokenBatch
 from dagrpo.config.schema import parse
 from dagrpo.core.errors import UserError

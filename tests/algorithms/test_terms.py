@@ -9,8 +9,7 @@ from pydantic import ValidationError
 from tests.algorithms.batches import ratios
 
 from dagrpo.algorithms.terms import TERMS, Coefficient
-from dagrpo.algorithms.terms.adaptive_entropy import Config as AdaptiveEntropy
-from dagrpo.algorithms.terms.adaptive_entropy import adapted
+from dagrpo.algorithms.terms.entropies import AdaptiveEntropy, adapted
 from dagrpo.algorithms.tokens import TokenBatch
 from dagrpo.config.schema import parse
 from dagrpo.core.errors import UserError

@@ -68,7 +68,7 @@ def test_code_identity_starts_at_what_is_selected() -> None:
         "component": ["dagrpo.rewards.components.accuracy", "example_lab.rewards"],
         "advantage": ["example_lab.advantages"],
         "loss": ["example_lab.losses"],
-        "correction": ["dagrpo.algorithms.corrections.token_truncated"],
+        "correction": ["dagrpo.algorithms.corrections.importance_weights"],
         "term": [],
         "format": ["dagrpo.checkpoints.formats.dcp"],
         "model_format": ["dagrpo.checkpoints.formats.huggingface"],

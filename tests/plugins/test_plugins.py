@@ -14,16 +14,17 @@ from dagrpo.data.task import TASKS, get_task
 from dagrpo.rewards.verifiers import VERIFIERS
 
 
-def test_names_are_the_modules_of_the_folder() -> None:
+def test_each_module_of_the_folder_offers_a_plug_in() -> None:
     assert {"grpo", "rloo", "remax"} <= set(ADVANTAGES.own_names())
     assert {"ppo_clip", "gspo", "dppo"} <= set(LOSSES.own_names())
     for plugins, package in ((ADVANTAGES, advantages), (LOSSES, losses)):
-        files = sorted(path.name for path in Path(package.__path__[0]).glob("[a-z]*.py"))
-        assert [f"{name}.py" for name in plugins.own_names()] == files
+        files = {path.stem for path in Path(package.__path__[0]).glob("[a-z]*.py")}
+        assert {plugins.module_of(name).rpartition(".")[2] for name in plugins.own_names()} == files
+        assert all(plugins.get(name) for name in plugins.own_names())
 
 
 def test_the_module_of_a_plug_in_is_where_its_code_starts() -> None:
-    assert LOSSES.module_of("gspo") == "dagrpo.algorithms.losses.gspo"
+    assert LOSSES.module_of("gspo") == "dagrpo.algorithms.losses.sequence_ratios"
     assert TASKS.module_of("gsm8k_tool") == "dagrpo.data.datasets.gsm8k"
     assert LOSSES.module_of("my_lab.losses:tilted") == "my_lab.losses"
 

@@ -1,6 +1,6 @@
 """Plug-in mechanism for tasks, verifiers, reward components, advantages, losses, ...
 
-A plug-in is one object. It is found by name in the package's own folder (one module each), by name among the entry
+A plug-in is one object. It is found by name in the package's own folder (one module each, or a module for a family), by name among the entry
 points of installed distributions, or by an import path such as `my_lab.losses:tilted`. Listing names imports no plug-in
 unless a module may offer several; getting one imports its module alone. Independent of the plug-ins' behaviour and parameters.
 """
@@ -8,7 +8,7 @@ unless a module may offer several; getting one imports its module alone. Indepen
 import importlib
 import pkgutil
 import traceback
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.metadata import EntryPoint, distributions
@@ -44,6 +44,7 @@ class Plugins(Generic[T]):
     what: the kind, in a message ("loss"). package: dagrpo's own folder; a module there offers one plug-in as
     `attribute`, known by the module's name, or with `several` a tuple of plug-ins, each known by its own `name`; with
     `folders`, a package in that folder offers one, and its modules do not.
+    families: modules that offer several -> their names, each an attribute in capitals.
     group: of entry points. key: where params.yaml names one. kind: the type of a plug-in. separator: precedes the
     attribute of an import path; "." where names become folders, and then `my_lab.tasks.capitals` is the attribute
     `capitals` of the module `my_lab.tasks`. renamed: names of an earlier version -> what to write, the middle of a sentence.
@@ -61,6 +62,7 @@ class Plugins(Generic[T]):
         kind: type[object] = object,
         several: bool = False,
         folders: bool = False,
+        families: Mapping[str, Sequence[str]] | None = None,
         separator: str = ":",
         renamed: Mapping[str, str] | None = None,
         packaged: Mapping[str, str] | None = None,
@@ -76,6 +78,7 @@ class Plugins(Generic[T]):
         self._kind = kind
         self._several = several
         self._folders_only = folders
+        self._families = families or {}
         self._places: Mapping[str, _Place] = {}
         self._looked_in: tuple[tuple[str, ...], tuple[EntryPoint, ...]] | None = None
 
@@ -153,7 +156,11 @@ class Plugins(Generic[T]):
         found = pkgutil.iter_modules(self._folders())
         modules = sorted(module.name for module in found if module.ispkg == self._folders_only)
         if not self._several:
-            return {name: _Place(module=f"{self.package}.{name}", attribute=self._attribute) for name in modules}
+            return {
+                plugin: _Place(module=f"{self.package}.{name}", attribute=attribute)
+                for name in modules
+                for plugin, attribute in self._attributes_of(name).items()
+            }
         own: dict[str, _Place] = {}
         for module in (f"{self.package}.{name}" for name in modules):
             for member in cast(Iterable[Named], getattr(importlib.import_module(module), self._attribute)):
@@ -161,6 +168,11 @@ class Plugins(Generic[T]):
                 self._refuse_two(member.name, own.get(member.name), place)
                 own[member.name] = place
         return own
+
+    def _attributes_of(self, module: str) -> dict[str, str]:
+        """Return the plug-ins of a module in the package's folder, by name, with their attributes."""
+        family = self._families.get(module)
+        return {module: self._attribute} if family is None else {name: name.upper() for name in family}
 
     def _folders(self) -> tuple[str, ...]:
         return tuple(importlib.import_module(self.package).__path__)

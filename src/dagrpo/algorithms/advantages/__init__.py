@@ -1,4 +1,4 @@
-"""Advantage estimators: one file each, with Config, formula and ADVANTAGE."""
+"""Advantage estimators, each with its parameters and formula."""
 
 from __future__ import annotations
 
@@ -55,6 +55,10 @@ ADVANTAGES: Plugins[Advantage[Any]] = Plugins(
     group="dagrpo.advantages",
     key="algorithm.advantage.name",
     kind=Advantage,
+    families={
+        "group_means": ("batch_std", "gdpo", "gpg", "grpo_passk", "maxrl", "opo", "rloo"),
+        "token_returns": ("optimal_token_baseline", "reinforce_plus_plus", "reinforce_plus_plus_baseline", "remax"),
+    },
 )
 
 

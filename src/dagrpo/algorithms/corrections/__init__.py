@@ -1,4 +1,4 @@
-"""Corrections between engine and trainer: one file each, with Config and CORRECTION.
+"""Corrections between engine and trainer.
 
 The engine and the trainer compute the same policy with different rounding, so samples are off-policy, usually slightly. A
 correction weighs each token's loss by the difference. The policy's own updates since sampling are covered by the loss's
@@ -51,6 +51,16 @@ CORRECTIONS: Plugins[Correction[Any]] = Plugins(
     group="dagrpo.corrections",
     key="algorithm.correction.name",
     kind=Correction,
+    families={
+        "importance_weights": (
+            "geometric_masked",
+            "none",
+            "sequence_masked",
+            "sequence_truncated",
+            "token_masked",
+            "token_truncated",
+        )
+    },
 )
 
 

@@ -1,4 +1,4 @@
-"""Policy losses: one file each, with Config, formula and LOSS."""
+"""Policy losses, each with its parameters and formula."""
 
 from __future__ import annotations
 
@@ -46,7 +46,18 @@ class Loss(Generic[ConfigType]):
 
 
 LOSSES: Plugins[Loss[Any]] = Plugins(
-    what="loss", package=__name__, attribute="LOSS", group="dagrpo.losses", key="algorithm.loss.name", kind=Loss
+    what="loss",
+    package=__name__,
+    attribute="LOSS",
+    group="dagrpo.losses",
+    key="algorithm.loss.name",
+    kind=Loss,
+    families={
+        "selecting": ("clip_cov", "kl_cov", "top_entropy"),
+        "sequence_ratios": ("gmpo", "gspo", "luspo", "vespo"),
+        "weighted": ("cispo", "dis", "dppo", "minirl"),
+        "without_clip": ("dro", "gpg", "sapo"),
+    },
 )
 
 

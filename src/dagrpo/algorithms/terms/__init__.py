@@ -1,4 +1,4 @@
-"""Terms added to any loss: one file each, with Config and TERM."""
+"""Terms added to any loss, each with its parameters."""
 
 from __future__ import annotations
 
@@ -53,7 +53,16 @@ class Term(Generic[ConfigType]):
 
 
 TERMS: Plugins[Term[Any]] = Plugins(
-    what="term", package=__name__, attribute="TERM", group="dagrpo.terms", key="algorithm.terms", kind=Term
+    what="term",
+    package=__name__,
+    attribute="TERM",
+    group="dagrpo.terms",
+    key="algorithm.terms",
+    kind=Term,
+    families={
+        "entropies": ("adaptive_entropy", "entropy"),
+        "likelihoods": ("distillation", "positive_nll", "squared_log_ratio"),
+    },
 )
 
 

@@ -1,4 +1,4 @@
-"""An entropy bonus with a target (He et al. 2025, Skywork Open Reasoner 1, arXiv 2505.22312, section on adaptive entropy control)."""
+"""Entropy bonuses."""
 
 from __future__ import annotations
 
@@ -6,11 +6,30 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
-from dagrpo.algorithms.terms import Coefficient, Term, Weighed, entropy
+from dagrpo.algorithms.terms import Coefficient, Term, Weighed
+from dagrpo.algorithms.tokens import TokenBatch, TokenLoss
 from dagrpo.core.errors import UserError
 
 
-class Config(Weighed):
+# The entropy bonus (Mnih et al. 2016, arXiv 1602.01783, section 4).
+class Entropy(Weighed):
+    """The entropy of each token's distribution, with a fixed coefficient. Mnih et al. 2016: 0.01; DAPO and most since: none."""
+
+    coefficient: Annotated[float, Field(ge=-1, le=1)] = Field(
+        0.0, description="Factor of the entropy; a negative one lowers the entropy, and at 0 it is not computed."
+    )
+
+
+def entropy(batch: TokenBatch, config: Weighed) -> TokenLoss:
+    """Return -H, the entropy of the distribution that the token is drawn from, in nats and over the whole vocabulary. [tokens]"""
+    return TokenLoss(per_token=-batch.entropy)
+
+
+ENTROPY = Term(config=Entropy, function=entropy, needs_entropy=True)
+
+
+# An entropy bonus with a target (He et al. 2025, Skywork Open Reasoner 1, arXiv 2505.22312, section on adaptive entropy control).
+class AdaptiveEntropy(Weighed):
     """The entropy of each token's distribution, with a coefficient that keeps it at a target. Skywork-OR1: target 0.2, delta 0.005."""
 
     coefficient: Annotated[float, Field(ge=0, le=1)] = Field(
@@ -35,7 +54,7 @@ class Config(Weighed):
         return self
 
 
-def adapted(basis: float, measured: float, config: Config) -> Coefficient:
+def adapted(basis: float, measured: float, config: AdaptiveEntropy) -> Coefficient:
     """Return c' = c + delta where the entropy is at most the target, else c - delta; applied is c' in the first case, else 0.
 
     The entropy is the mean over the step that has been taken, so that the bonus follows it by one step; the paper begins with
@@ -47,4 +66,4 @@ def adapted(basis: float, measured: float, config: Config) -> Coefficient:
     return Coefficient(applied=bounded if is_below else 0.0, basis=bounded)
 
 
-TERM = Term(config=Config, function=entropy.entropy, needs_entropy=True, adapted=adapted)
+ADAPTIVE_ENTROPY = Term(config=AdaptiveEntropy, function=entropy, needs_entropy=True, adapted=adapted)
