@@ -1,7 +1,7 @@
 """Plug-in mechanism for tasks, verifiers, reward components, advantages, losses, ...
 
-A plug-in is one object. It is found by name in the package's own folder (one module each, or a module for a family), by name among the entry
-points of installed distributions, or by an import path such as `my_lab.losses:tilted`. Listing names imports no plug-in
+A plug-in is one object. It is found by name in the package's own folder (one module each, or one for a family), by name among the
+entry points of installed distributions, or by an import path such as `my_lab.losses:tilted`. Listing names imports no plug-in
 unless a module may offer several; getting one imports its module alone. Independent of the plug-ins' behaviour and parameters.
 """
 
