@@ -27,37 +27,6 @@ def test_the_loss_of_a_mini_batch_is_the_hand_computed_one(aggregation: Aggregat
     assert float((LOSSES * token_weights).sum() / denominator) == pytest.approx(loss)
 
 
-@pytest.mark.parametrize("aggregation", get_args(Aggregation))
-def test_micro_batches_add_up_to_the_mini_batch(aggregation: Aggregation) -> None:
-    whole, denominator = weights(aggregation, SEQUENCE, 0, LENGTHS, max_new_tokens=5)
-    first, of_first = weights(aggregation, SEQUENCE[:1], 0, LENGTHS, max_new_tokens=5)
-    second, of_second = weights(aggregation, SEQUENCE[1:] - 1, 1, LENGTHS, max_new_tokens=5)
-    parts = (LOSSES[:1] * first).sum() / of_first + (LOSSES[1:] * second).sum() / of_second
-    assert float(parts) == pytest.approx(float((LOSSES * whole).sum() / denominator))
-
-
-@pytest.mark.parametrize(
-    ("aggregation", "loss"),
-    [
-        ("token-mean", 4 / 1),
-        ("seq-mean-token-mean", 4 / 1),
-        ("seq-mean-token-sum", 4 / 1),
-        ("prompt-mean", 4 / 1),
-        ("constant", 4 / 5),
-    ],
-)
-def test_a_sequence_that_does_not_count_weighs_nothing(aggregation: Aggregation, loss: float) -> None:
-    lengths = Lengths(tokens=[1, 0], prompts=[0, 1])
-    token_weights, denominator = weights(aggregation, SEQUENCE, 0, lengths, max_new_tokens=5)
-    assert float((LOSSES * token_weights).sum() / denominator) == pytest.approx(loss)
-
-
-def test_the_weights_of_token_mean_are_exactly_one() -> None:
-    token_weights, denominator = weights("token-mean", SEQUENCE, 0, LENGTHS, max_new_tokens=5)
-    assert token_weights.tolist() == [1.0] * 4
-    assert denominator == 4.0
-
-
 def test_prompt_mean_weighs_prompts_alike_and_the_tokens_of_all_their_sequences_alike() -> None:
     """Sequences of 1, 3 and 2 tokens, the first two of one prompt: its tokens weigh 1/4 of a half each, the others 1/2."""
     sequence, lengths = torch.tensor([0, 1, 1, 1, 2, 2]), Lengths(tokens=[1, 3, 2], prompts=[4, 4, 7])

@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.algorithms.batches import ratios
 
-from dagrpo.algorithms.config import Algorithm
 from dagrpo.algorithms.corrections import CORRECTIONS, TokenWeights, off_policy_mask, weights_of
 from dagrpo.algorithms.tokens import TokenBatch
 
@@ -120,7 +119,3 @@ def test_the_mask_sees_what_earlier_mini_batches_have_changed() -> None:
 def test_the_mask_takes_the_advantages_of_a_sequence_token_by_token() -> None:
     batch = replace(engine([[0.25, 0.25]]), advantages=torch.tensor([-1.0, 1.0]))
     assert off_policy_mask(batch, 0.5).tolist() == [False, True]
-
-
-def test_the_mask_is_off_by_default() -> None:
-    assert Algorithm().off_policy_mask == 0

@@ -63,32 +63,6 @@ def test_on_policy_its_expected_gradient_is_that_of_the_reverse_divergence() -> 
     torch.testing.assert_close(sampled, exact, atol=1e-12, rtol=0)
 
 
-def test_a_policy_that_learns_from_its_own_samples_comes_to_its_teacher() -> None:
-    """Eight tokens, a teacher that prefers some by far; the divergence is computed exactly, and learned from samples alone."""
-    drawn = torch.Generator().manual_seed(0)
-    teacher = torch.log_softmax(torch.linspace(-2, 2, 8, dtype=torch.float64), dim=-1)
-    logits = torch.zeros(8, dtype=torch.float64, requires_grad=True)
-    optimizer = torch.optim.Adam([logits], lr=0.05)
-    divergences = []
-    for _ in range(100):
-        table = torch.log_softmax(logits, dim=-1)
-        divergences.append(float((table.exp() * (table - teacher)).sum().detach()))
-        sampled = torch.multinomial(table.detach().exp(), 256, replacement=True, generator=drawn)
-        logprobs = table[sampled]
-        batch = ratios(
-            [[1.0] * 256],
-            [0.0],
-            logprobs=logprobs,
-            old_logprobs=logprobs.detach(),
-            teacher_logprobs=teacher[sampled],
-        )
-        optimizer.zero_grad()
-        loss_of(batch, _config()).per_token.mean().backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
-    assert divergences[0] > 0.5
-    assert divergences[-1] < 0.01
-
-
 @pytest.mark.parametrize(
     ("values", "words"),
     [

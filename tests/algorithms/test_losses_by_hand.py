@@ -86,12 +86,6 @@ def test_gmpo_clips_each_token_and_takes_the_geometric_mean() -> None:
     assert gradient(batch, "gmpo") == pytest.approx([0, -math.exp(0.3), math.e])
 
 
-def test_gpg_is_the_policy_gradient_whatever_the_ratio() -> None:
-    batch = ratios([[math.e, 1.0]], [2.0])
-    assert values(batch, "gpg") == pytest.approx([0, 2])
-    assert gradient(batch, "gpg") == pytest.approx([-2, -2])
-
-
 def test_dis_leaves_out_tokens_on_both_sides_whatever_the_advantage() -> None:
     """1.2 is inside (0.8, 1.28); 1.3 and 0.7 are not, although the loss would bring 0.7 back."""
     batch = ratios([[1.2, 1.3, 0.7]], [1.0])
@@ -123,11 +117,6 @@ def test_dppo_may_bound_the_divergence_of_token_or_not_token() -> None:
     assert gradient(batch, "dppo", divergence="kl") == pytest.approx([0])  # 0.05 as published
     assert gradient(batch, "dppo", divergence="kl", limit_high=0.1438) == pytest.approx([0])
     assert gradient(batch, "dppo", divergence="kl", limit_high=0.1439) == pytest.approx([-1.5])
-
-
-def test_dppo_is_finite_for_tokens_that_are_certain() -> None:
-    batch = ratios([[math.e]], [1.0], rollout_logprobs=torch.zeros(1, dtype=torch.float64))
-    assert gradient(batch, "dppo", divergence="kl") == pytest.approx([-1])
 
 
 def test_minirl_weighs_by_the_engine_and_masks_by_the_old_policy() -> None:
@@ -203,10 +192,6 @@ def test_clip_cov_draws_from_the_band_by_the_seed_of_the_mini_batch() -> None:
     assert first.tolist() == again.tolist() != other.tolist()
 
 
-def test_clip_cov_leaves_everything_in_where_the_band_is_empty() -> None:
-    assert drawn(_mini_batch([-1, -2], [0, 0]), ClipCov(name="clip_cov")).tolist() == [0, 0]
-
-
 def test_clip_cov_leaves_selected_tokens_out_of_the_loss_of_ppo() -> None:
     batch = ratios([[1.1, 1.1]], [1.0], selected=torch.tensor([0.0, 1.0], dtype=torch.float64))
     assert values(batch, "clip_cov") == pytest.approx([-1.1, 0])
@@ -239,15 +224,6 @@ def test_top_entropy_counts_the_other_tokens_in_the_mean_but_not_in_the_loss() -
     ("loss", "words"),
     [
         ({"name": "ppo_clip", "dual_clip": 1.1}, "is not above 1 + clip_high (1.2)"),
-        ({"name": "cispo", "minimum": 1.5}, "`algorithm.loss.minimum` is 1.5: input should be less than or equal to 1"),
-        (
-            {"name": "cispo", "maximum": 0.5},
-            "`algorithm.loss.maximum` is 0.5: input should be greater than or equal to 1",
-        ),
-        (
-            {"name": "vespo", "decay_positive_advantage": 0.0},
-            "`algorithm.loss.decay_positive_advantage` is 0.0: input should be greater than 0",
-        ),
         ({"name": "dppo", "limit_low": 1.5}, "limit_low (1.5) is above 1, which no two probabilities differ by"),
         ({"name": "dppo", "limit_high": 2.0}, "limit_high (2.0) is above 1, which no two probabilities differ by"),
         ({"name": "clip_cov", "covariance_low": 5.0}, "no token lies between them"),
@@ -263,11 +239,6 @@ def test_bounds_that_exclude_each_other_are_refused(loss: dict[str, Any], words:
     assert words in str(refusal.value)
 
 
-def test_a_divergence_of_dppo_may_be_above_1() -> None:
-    loss = {"name": "dppo", "divergence": "kl", "limit_low": 1.5}
-    parse({"algorithm": {"loss": loss, "correction": {"name": "none"}}})
-
-
 def test_luspo_with_the_mean_over_tokens_is_refused_for_being_gspo() -> None:
     with pytest.raises(UserError, match=r"is gspo: .* algorithm\.aggregation to default"):
         parse({"algorithm": {"loss": {"name": "luspo"}, "aggregation": "seq-mean-token-mean"}})
@@ -277,12 +248,6 @@ def test_luspo_with_the_mean_over_tokens_is_refused_for_being_gspo() -> None:
 def test_gspo_with_the_sum_over_tokens_is_refused_for_being_luspo() -> None:
     with pytest.raises(UserError, match=r"is luspo: take that loss, or"):
         parse({"algorithm": {"loss": {"name": "gspo"}, "aggregation": "seq-mean-token-sum"}})
-
-
-def test_a_number_that_may_be_null_is_read_with_an_exponent_too() -> None:
-    loss = {"name": "dppo", "limit_low": "5e-3"}
-    parsed = parse({"algorithm": {"loss": loss, "correction": {"name": "none"}}})
-    assert parsed.algorithm.loss.model_dump()["limit_low"] == 0.005
 
 
 ANCHORED: list[dict[str, Any]] = [

@@ -80,7 +80,9 @@ def _left_out(name: str) -> set[str]:
     return {"adaptive_entropy", *(["distillation"] if LOSSES.get(name).needs_teacher else [])}
 
 
-def _objective(name: str, aggregation: str, correction: str = "token_truncated") -> Objective:
+def _objective(
+    name: str, aggregation: str, correction: str = "token_truncated", off_policy_mask: float = 0.0
+) -> Objective:
     """With a divergence and every term beside the loss, and a correction where the loss takes one."""
     loss = _config(name)
     correction = "none" if LOSSES.get(name).anchored_on_rollout(loss) else correction
@@ -88,6 +90,7 @@ def _objective(name: str, aggregation: str, correction: str = "token_truncated")
         "loss": loss,
         "aggregation": aggregation,
         "correction": {"name": correction},
+        "off_policy_mask": off_policy_mask,
         "terms": {term: {"coefficient": 0.2} for term in TERMS.own_names() if term not in _left_out(name)},
         "kl": {"coefficient": 0.1, "corrected": True},
         "teacher": {"source": "initial", "prompt": "with_solution"},
@@ -211,8 +214,10 @@ def test_micro_batches_and_ranks_add_up_to_the_mini_batch(
 @pytest.mark.parametrize("correction", CORRECTIONS.own_names())
 @given(seed=seeds, size=st.integers(1, 4), ranks=st.integers(1, 4))
 @settings(max_examples=10, deadline=None)
-def test_micro_batches_and_ranks_change_no_correction(correction: str, seed: int, size: int, ranks: int) -> None:
-    objective, batch = _objective("ppo_clip", "token-mean", correction), _mini_batch(seed)
+def test_micro_batches_and_ranks_change_no_correction_and_no_mask(
+    correction: str, seed: int, size: int, ranks: int
+) -> None:
+    objective, batch = _objective("ppo_clip", "token-mean", correction, 0.05), _mini_batch(seed)
     _computed(objective, batch, WHOLE).require_equal(_computed(objective, batch, _cut(size, ranks)))
 
 

@@ -17,7 +17,7 @@ from dagrpo.core.types import Score
 from dagrpo.rollout.table import without_discarded
 from dagrpo.trainer.batches.rollouts import Rollouts
 from dagrpo.trainer.clock import Clock
-from dagrpo.trainer.metrics.step import in_brief, rollout_rows, step_metrics
+from dagrpo.trainer.metrics.step import rollout_rows, step_metrics
 from dagrpo.trainer.state import states, tensors
 from dagrpo.trainer.state.digest_table import FILE, StepDigests, read_digests
 from dagrpo.trainer.state.records import Record
@@ -138,18 +138,6 @@ def test_what_a_part_of_a_step_was_waited_for_is_not_counted_twice(monkeypatch: 
     clock.lap("rollout")
     clock.split("rollout", "rewards", 2.0)
     assert clock.laps == {"timing/gates_seconds": 1.0, "timing/rollout_seconds": 3.0, "timing/rewards_seconds": 2.0}
-
-
-@pytest.mark.parametrize(
-    ("has_reference", "words"),
-    [
-        (False, "reward 0.250, 120 tokens, 1,235 tokens/s"),
-        (True, "reward 0.250, 120 tokens, KL 0.0012, 1,235 tokens/s"),
-    ],
-)
-def test_a_step_in_brief_has_no_divergence_where_there_is_no_reference(*, has_reference: bool, words: str) -> None:
-    figures = {"reward/mean": 0.25, "rollout/length_mean": 119.7, "policy/kl": 0.00123}
-    assert in_brief(figures | {"timing/tokens_per_second": 1234.6}, has_reference=has_reference) == words
 
 
 def test_a_missing_step_is_an_error_and_not_a_gap(tmp_path: Path) -> None:

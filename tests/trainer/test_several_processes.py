@@ -230,13 +230,3 @@ def test_more_processes_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -
         process_group(),
     ):
         pytest.fail("no process group can be made")
-
-
-def test_the_made_up_rollouts_take_every_path_of_the_update() -> None:
-    lengths = updates.rollouts(0).sequences.trained
-    assert len(set(lengths)) == 7
-    assert len(lengths) // updates.TRAINING.mini_batches // 3 > updates.MICRO_BATCH_SIZE
-    several = updates.rollouts(1)
-    assert [len(several.spans(*half)) for half in ((0, 12), (12, 24))] == [10, 1]  # two of three processes have nothing
-    assert [len(updates.rollouts(2).spans(*half)) for half in ((0, 12), (12, 24))] == [8, 0]
-    assert len(several.sequences) == 13

@@ -1,4 +1,3 @@
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,15 +20,6 @@ def test_a_small_batch_is_padded_as_written_by_hand() -> None:
     assert sequences.trained == [1, 1]
 
 
-def test_a_mask_with_a_hole_trains_the_tokens_on_both_sides_of_it() -> None:
-    """Two turns of the policy (8 and 4, 5) around a tool's output (6, 7)."""
-    sequences = TokenSequences.of([[3, 8, 6, 7, 4, 5]], [[False, True, False, False, True, True]])
-    batch = sequences.padded(range(1), 0, CPU)
-    assert batch.targets.tolist() == [8, 4, 5]
-    assert batch.columns.tolist() == [0, 3, 4]
-    assert sequences.trained == [3]
-
-
 @given(st.lists(st.tuples(tokens, masks), min_size=1, max_size=8), st.data())
 def test_every_trained_token_is_predicted_from_the_one_before_it_and_no_other_is(
     drawn: list[tuple[list[int], list[bool]]], data: st.DataObject
@@ -41,16 +31,6 @@ def test_every_trained_token_is_predicted_from_the_one_before_it_and_no_other_is
         assert batch.input_ids[row][batch.attention_mask[row].bool()].tolist() == ids
         assert batch.targets[batch.rows == row].tolist() == [t for t, trained in zip(ids, mask, strict=True) if trained]
     assert torch.equal(batch.input_ids[batch.rows, batch.columns + 1], batch.targets)
-
-
-def test_a_sequence_whose_first_token_is_trained_is_refused() -> None:
-    with pytest.raises(AssertionError, match="nothing predicts"):
-        TokenSequences.of([[1, 2], [3, 4]], [[False, True], [True, True]])
-
-
-def test_a_sequence_without_a_trained_token_is_refused() -> None:
-    with pytest.raises(AssertionError, match="without a trained token"):
-        TokenSequences.of([[1, 2], [3, 4]], [[False, True], [False, False]])
 
 
 def test_a_batch_that_was_taken_apart_for_other_ranks_is_put_together_again() -> None:
@@ -82,11 +62,6 @@ def test_the_sequences_of_a_trajectory_are_one_span_and_what_is_left_out_has_non
     assert batch.spans(3, 5) == []
     assert batch.spans(3, 6) == [slice(3, 4)]
     assert _batch_at([]).spans(0, 6) == []
-
-
-def test_sequences_of_one_trajectory_are_next_to_each_other() -> None:
-    with pytest.raises(AssertionError, match="next to each other"):
-        _batch_at([0, 1, 0])
 
 
 def test_a_filler_has_one_token_to_predict() -> None:

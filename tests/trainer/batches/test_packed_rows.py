@@ -40,13 +40,12 @@ from dagrpo.trainer.batches.batch import Batch, MicroBatch, TokenSequences
 from dagrpo.trainer.batches.micro_batches import Budget, MicroBatchSplitter, usual_layout
 from dagrpo.trainer.batches.packed_rows import Segments
 from dagrpo.trainer.config.lora import Lora
-from dagrpo.trainer.config.runtime import TrainingRuntime
 from dagrpo.trainer.model import attention
 from dagrpo.trainer.model import prepare as gate
 from dagrpo.trainer.model.fsdp import checkpoint_activations
 from dagrpo.trainer.model.lora import add_adapter, begin
 from dagrpo.trainer.model.policy import Policy, token_logprobs
-from dagrpo.trainer.model.prepare import prepare_layout, resolve_budget
+from dagrpo.trainer.model.prepare import prepare_layout
 from dagrpo.utils.distributed import single_process
 
 CPU = torch.device("cpu")
@@ -169,13 +168,6 @@ def test_in_16_bits_it_is_as_near_to_the_exact_values_as_the_padded_form(dtype: 
     assert 0 < packed < 2 * padded
 
 
-def test_the_same_row_gives_the_same_bits_twice() -> None:
-    policy, sequences = in_double.policy().float(), _sequences([([5, 6], [True] * 9), ([3], [True] * 4)])
-    policy.take_packed()
-    first, second = (in_double.computed(policy, sequences.packed(range(2), CPU)) for _ in range(2))
-    assert all(torch.equal(one, other) for one, other in zip(first, second, strict=True))
-
-
 WINDOWED_BY_THE_MASK_ALONE = {
     "qwen2_moe": lambda: Qwen2MoeForCausalLM(
         Qwen2MoeConfig(
@@ -228,19 +220,6 @@ def test_no_mask_is_as_large_as_the_row(window: int | None, monkeypatch: pytest.
     )
     assert given_masks == [window]
     assert made == ([(0,), (0,)] if window is None else [(4, 4), (5, 5)]) * 2  # of two layers, in groups of one length
-
-
-def test_a_packed_row_has_no_more_tokens_than_its_sequences() -> None:
-    read: list[int] = []
-    policy = in_double.policy()
-    policy.take_packed()
-    policy.model.model.layers[0].register_forward_pre_hook(
-        lambda layer, inputs: read.append(inputs[0].shape[:2].numel())
-    )
-    sequences = _sequences([([1] * 10, [True] * 20), ([2], [True] * 3)])
-    token_logprobs(policy, sequences.padded(range(2), 0, CPU), 1.0)
-    token_logprobs(policy, sequences.packed(range(2), CPU), 1.0)
-    assert read == [2 * 30, 30 + 4]
 
 
 def test_micro_batches_of_packed_sequences_count_no_padding() -> None:
@@ -348,10 +327,3 @@ def test_who_asks_for_no_layout_gets_the_devices_own_or_one_that_shares_prompts(
     narrow: bool, on_gpu: bool, share_prompts: bool, layout: str
 ) -> None:
     assert usual_layout(narrow=narrow, on_gpu=on_gpu, share_prompts=share_prompts) == layout
-
-
-def test_packed_rows_share_prompts_where_layers_are_computed_again() -> None:
-    asked = {"share_prompts": True, "activation_checkpointing": True, "layout": "packed"}
-    policy = Policy(Qwen2ForCausalLM(Qwen2Config(**SIZES)).eval())
-    budget = resolve_budget(TrainingRuntime.model_validate(asked), policy, single_process())
-    assert budget == Budget(sequences=256, layout="packed", share_prompts=True)

@@ -79,12 +79,6 @@ def test_who_does_not_say_shares_prompts_in_packed_rows(layout: Layout | None, a
     assert budget.share_prompts == share
 
 
-def test_no_model_is_refused_that_cannot_share_prompts_if_nobody_asks_for_it() -> None:
-    policy = Policy(MambaForCausalLM(MambaConfig(vocab_size=40, hidden_size=16, num_hidden_layers=1, state_size=4)))
-    budget = resolve_budget(TrainingRuntime(), policy, single_process())
-    assert (budget.layout, budget.share_prompts) == ("padded", False)
-
-
 def test_prompts_are_not_shared_on_a_gpu_unless_it_is_asked_for() -> None:
     assert not usual_sharing("packed", on_gpu=True)
     assert usual_sharing("packed", on_gpu=False)

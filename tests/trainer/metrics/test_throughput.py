@@ -27,12 +27,6 @@ SECONDS = {"timing/rollout_seconds": 3.0, "timing/update_seconds": 1.0}
 ARITHMETIC = Arithmetic(parameters=10, attention=2)
 
 
-def test_attention_makes_long_sequences_dearer() -> None:
-    """Of 4 and 6 tokens: (60 + 12 * 4) * 4 + (60 + 12 * 6) * 6 = 432 + 792."""
-    assert ARITHMETIC.update([4, 6]) == 1224
-    assert ARITHMETIC.sampling(6) == 120
-
-
 def test_the_figures_of_a_step_are_those_computed_by_hand() -> None:
     """Six tokens were written in four seconds; prompts have two tokens, so that sequences have four and six."""
     throughput = Throughput(arithmetic=ARITHMETIC, update_peak=4896.0, rollout_peak=160.0)

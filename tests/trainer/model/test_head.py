@@ -1,7 +1,6 @@
 """The head in chunks: the numbers and gradients of all tokens at once, and never the logits of more than a chunk."""
 
 from dataclasses import replace
-from itertools import product
 from typing import Any
 
 import pytest
@@ -97,15 +96,6 @@ def test_chunks_of_any_size_give_the_values_and_gradients_of_all_tokens_at_once(
         assert other.requires_grad == one.requires_grad
     for one, other in zip(_gradients(whole, inputs), _gradients(parts, inputs), strict=True):
         torch.testing.assert_close(other, one, atol=1e-12, rtol=1e-12)
-
-
-def test_the_gradient_is_that_of_finite_differences() -> None:
-    reading = _reading(5, supported=True, extras=EVERYTHING, processing=ALL_PROCESSING)
-
-    def function(hidden: Tensor, weight: Tensor, bias: Tensor) -> Read:
-        return read_of_head(hidden, weight, bias, reading, 2)
-
-    assert torch.autograd.gradcheck(function, _inputs(5))
 
 
 def test_a_token_of_probability_one_half_has_the_numbers_computed_by_hand() -> None:
@@ -267,23 +257,6 @@ def test_an_update_takes_as_many_forward_passes_and_the_same_step_in_chunks(mini
     torch.testing.assert_close(parts.logprobs, whole.logprobs, atol=1e-5, rtol=1e-5)
     assert parts.loss == pytest.approx(whole.loss, abs=1e-5)
     assert parts.grad_norm == pytest.approx(whole.grad_norm, rel=1e-4)
-
-
-def test_an_entropy_bonus_with_a_large_factor_leaves_the_gradient_of_a_support_finite() -> None:
-    """What is left out has a logprob so low that three times as much would be no number in float32."""
-    hidden, weight, bias = _inputs(6, torch.float32)
-    _, entropy, _ = _at_once(hidden, weight, bias, _reading(6, supported=True, extras=EVERYTHING))
-    assert all(each.isfinite().all() for each in torch.autograd.grad(3 * entropy.sum(), [hidden, weight, bias]))
-
-
-def test_the_support_of_some_tokens_is_theirs_alone() -> None:
-    support = _reading(6, supported=True).support
-    assert support is not None
-    pairs = set(zip(support.rows.tolist(), support.token_ids.tolist(), strict=True))
-    for start, stop in product(range(6), range(7)):
-        part = support.part(start, stop)
-        own = {(row - start, token) for row, token in pairs if start <= row < stop}
-        assert set(zip(part.rows.tolist(), part.token_ids.tolist(), strict=True)) == own
 
 
 def test_of_no_tokens_nothing_is_read_and_the_weights_get_a_gradient_of_zeros() -> None:

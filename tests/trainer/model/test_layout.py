@@ -3,7 +3,6 @@
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -99,12 +98,6 @@ def test_rank_zero_says_once_why_sequences_are_padded(
     assert capsys.readouterr().err == (sentence if is_told else "")
 
 
-def test_a_measured_difference_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(gate, "MOST_NATS", -1.0)
-    assert prepare_layout(_qwen2(), None, single_process()) == "padded"
-    assert "its logprobs differ by up to" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("asked", [None, "padded"])
 def test_nothing_is_told_of_a_kind_that_is_always_padded_nor_of_what_was_asked_for(
     asked: Layout | None, capsys: pytest.CaptureFixture[str]
@@ -166,23 +159,3 @@ def test_heads_that_differ_from_layer_to_layer_do_not_fit() -> None:
     kinds = ["sliding_attention", "full_attention"]
     config = Gemma4TextConfig(**SIZES | {"head_dim": 8}, global_head_dim=16, layer_types=kinds)
     assert not is_packed_by_kernel(config, torch.bfloat16, CPU)
-
-
-def test_without_a_kernel_no_heads_fit() -> None:
-    assert not is_packed_by_kernel(Qwen2Config(**SIZES), torch.bfloat16, CPU)
-
-
-def test_the_default_asks_for_the_heads_of_the_policy(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[dict[str, Any]] = []
-
-    def noted(**options: Any) -> Layout:
-        asked.append(options)
-        return "padded"
-
-    monkeypatch.setattr(gate, "usual_layout", noted)
-    monkeypatch.setattr(attention, "has_kernels", lambda device: True)
-    for size in (8, 12):
-        model = Qwen2ForCausalLM(Qwen2Config(**SIZES | {"head_dim": size}))
-        prepare_layout(Policy(model, dtype=torch.bfloat16), None, single_process(), share_prompts=True)
-    shared = {"on_gpu": False, "share_prompts": True}
-    assert asked == [{"narrow": True, **shared}, {"narrow": False, **shared}]

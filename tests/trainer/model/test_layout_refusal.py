@@ -34,12 +34,6 @@ def test_it_names_the_key_the_reason_and_the_remedy(section: str) -> None:
     )
 
 
-def test_it_names_layers_of_another_kind() -> None:
-    model = Qwen2ForCausalLM(Qwen2Config(**SIZES))
-    model.config.layer_types = ["full_attention", "linear_attention"]
-    assert "another kind than attention to all tokens or a window (linear_attention)" in refusal(model)
-
-
 def test_it_tells_the_measured_difference_and_the_tolerance(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = attention._by_length
     monkeypatch.setattr(attention, "_by_length", lambda *inputs: 1.5 * whole(*inputs))

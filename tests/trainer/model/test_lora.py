@@ -11,7 +11,6 @@ import torch
 from tests.trainer import adapter_runs, picture_runs, runs, updates
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from dagrpo.algorithms.config import Algorithm
 from dagrpo.checkpoints import lora as adapters
 from dagrpo.checkpoints.compare import compare
 from dagrpo.checkpoints.config import Checkpoint
@@ -22,7 +21,6 @@ from dagrpo.checkpoints.lora_layers import LowRank, low_rank_updates
 from dagrpo.checkpoints.modules import own_state
 from dagrpo.checkpoints.source import open_checkpoint, open_tensors
 from dagrpo.core.errors import UserError
-from dagrpo.trainer.batches.micro_batches import Budget
 from dagrpo.trainer.config.lora import Lora
 from dagrpo.trainer.config.training import Training
 from dagrpo.trainer.model.fsdp import load_policy, load_reference
@@ -31,7 +29,6 @@ from dagrpo.trainer.model.policy import Policy, token_logprobs
 from dagrpo.trainer.run import TrainingRun
 from dagrpo.trainer.state import states, tensors
 from dagrpo.trainer.sync import policy_weights
-from dagrpo.trainer.update.policy_update import PolicyUpdate
 from dagrpo.utils.distributed import single_process
 from dagrpo.utils.tables import read_parquet
 from dagrpo_replay.recomputation import replay
@@ -304,22 +301,3 @@ def test_a_tower_that_is_trained_outside_the_adapter_is_refused_when_the_model_i
     initial, _ = picture_runs.make_inputs(tmp_path, "qwen2_5_vl")
     with pytest.raises(UserError, match=r"vision to frozen, or .*lora\.vision to true"):
         _policy(initial)
-
-
-def test_an_update_makes_no_copy_of_the_policy(inputs: Inputs) -> None:
-    policy = _policy(inputs[0])
-    reference = load_reference(inputs[0], single_process(), policy)
-    update = PolicyUpdate(
-        policy=policy,
-        reference=reference,
-        optimizer=adamw(policy.parameters(), 0.0),
-        algorithm=Algorithm.model_validate({"kl": {"coefficient": 0.1}}),
-        training=updates.TRAINING,
-        budget=Budget(sequences=3),
-        temperature=1.0,
-        max_new_tokens=7,
-        pad_token_id=0,
-        world=single_process(),
-    )
-    assert [update.run(step, updates.rollouts(step)).kl > 0 for step in range(2)] == [True, True]
-    assert not isinstance(reference, torch.nn.Module)

@@ -188,14 +188,6 @@ def test_with_no_whole_state_a_run_starts_from_its_first_step(
     assert len(list(tmp_path.glob("damaged_step_0000?_?"))) == 4
 
 
-def test_what_was_set_aside_does_not_count_as_a_kept_state(tmp_path: Path) -> None:
-    _saved(tmp_path, 1, 2)
-    _flip_a_byte(_weights(tmp_path / "step_00002"))
-    assert states.latest(tmp_path, 9) == states.at(tmp_path, 1)
-    _saved(tmp_path, 3, 4)
-    assert sorted(path.name for path in tmp_path.glob("step_*")) == ["step_00003", "step_00004"]
-
-
 def test_a_state_whose_steps_are_not_on_record_is_not_gone_on_from(tmp_path: Path) -> None:
     def recorded(step: int) -> None:
         if step > 2:

@@ -6,21 +6,13 @@ import pytest
 import torch
 from tests.trainer.test_history import ROLLOUTS
 
-from dagrpo.algorithms.advantages import ADVANTAGES, Advantage
-from dagrpo.algorithms.reward_batch import RewardBatch
+from dagrpo.algorithms.advantages import ADVANTAGES
 from dagrpo.core.plugin_sections import Choice
 from dagrpo.trainer.batches.rollouts import Rollouts
 from dagrpo.trainer.update.advantages import step_advantages
 
 # Of two prompts with two trajectories each: rewards 1, 0, 0 and 0, and 1, 3, 2 and 2 tokens. Penalties sum to 0.2, 0.3, 0, 0.4.
 PENALTY = torch.tensor([0.2, 0.1, 0.1, 0.1, 0.0, 0.0, 0.3, 0.1], dtype=torch.float64)
-
-
-def _token_rewards(batch: RewardBatch, config: Choice) -> torch.Tensor:
-    return batch.token_rewards()
-
-
-TOKEN_REWARDS = Advantage(config=Choice, function=_token_rewards)
 
 
 def _advantages(name: str, rollouts: Rollouts, penalty: torch.Tensor | None, **keys: bool) -> list[float]:
@@ -69,11 +61,6 @@ def test_a_small_divergence_moves_no_advantage_far_in_a_group_of_equal_rewards(
     rollouts = replace(ROLLOUTS, greedy_rewards=torch.zeros(2)) if ADVANTAGES.get(name).needs_greedy else ROLLOUTS
     plain, penalised = (_advantages(name, rollouts, penalty, **keys)[4:] for penalty in (0 * PENALTY, PENALTY / 1000))
     assert plain != penalised == pytest.approx(plain, abs=0.01)
-
-
-def test_token_rewards_have_the_penalty_of_each_token_and_the_whole_reward_on_the_last() -> None:
-    rewards = _advantages("tests.trainer.update.test_kl_in_reward:TOKEN_REWARDS", ROLLOUTS, PENALTY)
-    assert rewards == pytest.approx([1 - 0.2, -0.1, -0.1, -0.1, 0.0, 0.0, -0.3, -0.1])
 
 
 def test_a_trajectory_that_is_left_out_takes_its_penalties_with_it() -> None:

@@ -56,12 +56,6 @@ def test_a_penalty_in_the_reward_has_the_reference_run_once_and_the_divergence_m
     assert stats.kl != 0.0
 
 
-def test_a_penalty_in_the_reward_leaves_the_gradient_to_the_advantages() -> None:
-    plain = small_update(moved_policy(), 3, {}, {}).run(0, BATCH)
-    penalised = small_update(moved_policy(), 3, IN_THE_REWARD, {}).run(0, BATCH)
-    assert penalised.grad_norm == pytest.approx(plain.grad_norm, rel=1e-6)
-
-
 @dataclass(slots=True)
 class _Forwards:
     """How often a policy was run."""
