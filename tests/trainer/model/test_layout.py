@@ -3,6 +3,7 @@
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -159,3 +160,42 @@ def test_heads_that_differ_from_layer_to_layer_do_not_fit() -> None:
     kinds = ["sliding_attention", "full_attention"]
     config = Gemma4TextConfig(**SIZES | {"head_dim": 8}, global_head_dim=16, layer_types=kinds)
     assert not is_packed_by_kernel(config, torch.bfloat16, CPU)
+
+
+def refusal(model: Any, section: str = "runtime.training") -> str:
+    torch.manual_seed(0)
+    for parameter in model.parameters():
+        if parameter.dim() == 2:
+            torch.nn.init.normal_(parameter, std=0.5)
+    with pytest.raises(UserError) as refused:
+        prepare_layout(Policy(model.eval()), "packed", single_process(), section=section)
+    return str(refused.value)
+
+
+@pytest.mark.parametrize("section", ["runtime.training", "runtime.sft"])
+def test_it_names_the_key_the_reason_and_the_remedy(section: str) -> None:
+    model = Qwen2ForCausalLM._from_config(Qwen2Config(**SIZES), attn_implementation="eager")
+    assert refusal(model, section) == (
+        f"{section}.layout is packed, but this qwen2 model cannot compute sequences end to end in one row: it attends by `eager`, "
+        "which cannot be replaced; set layout to padded or null."
+    )
+
+
+def test_it_tells_the_measured_difference_and_the_tolerance(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = attention._by_length
+    monkeypatch.setattr(attention, "_by_length", lambda *inputs: 1.5 * whole(*inputs))
+    told = refusal(Qwen2ForCausalLM(Qwen2Config(**SIZES)))
+    assert " nats from those of padded sequences, and rounding in float32 explains at most 0.001; set layout" in told
+    assert float(told.split("differ by up to ")[1].split()[0]) > gate.MOST_NATS
+
+
+def test_it_tells_of_a_leak_between_sequences(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = attention._by_length
+    monkeypatch.setattr(
+        attention,
+        "_by_length",
+        lambda module, of_row, *inputs: whole(module, of_row, *inputs) + of_row[2].mean(),
+    )
+    monkeypatch.setattr(gate, "MOST_NATS", 100.0)
+    told = refusal(Qwen2ForCausalLM(Qwen2Config(**SIZES)))
+    assert "when another sequence in the row changes; they must not change at all" in told
