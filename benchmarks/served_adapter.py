@@ -30,7 +30,7 @@ from dagrpo.trainer.config.checks import Gates
 from dagrpo.trainer.config.lora import Lora
 from dagrpo.trainer.model.lora import add_adapter, begin
 from dagrpo.trainer.model.policy import Policy, token_logprobs
-from dagrpo.trainer.sync.policy_weights import GatheredAdapter, adapter_form
+from dagrpo.trainer.weight_sync import GatheredAdapter, adapter_form
 from dagrpo.utils.distributed import single_process
 
 WAYS = ("merged", "adapter")

@@ -39,9 +39,8 @@ from dagrpo.trainer.saver import PROMPTS, Saver
 from dagrpo.trainer.shutdown import Shutdown
 from dagrpo.trainer.state import states
 from dagrpo.trainer.state.records import Record
-from dagrpo.trainer.sync.policy_weights import PolicyWeights
 from dagrpo.trainer.update.policy_update import PolicyUpdate
-from dagrpo.trainer.weight_sync import WeightSync
+from dagrpo.trainer.weight_sync import PolicyWeights, WeightSync
 from dagrpo.utils.distributed import World
 
 

@@ -1,4 +1,7 @@
-"""Training run: resume, take the remaining steps, write the outputs."""
+"""The GRPO loop on one page: sample, update, sync weights, record.
+
+`train` resumes, takes the remaining steps and writes the outputs.
+"""
 
 from collections.abc import Mapping
 from contextlib import nullcontext
@@ -7,8 +10,8 @@ from typing import Any
 from dagrpo.checkpoints.sharded import save_sharded
 from dagrpo.engine import may_share_memory, open_engine
 from dagrpo.engine.interface import EngineOpener
+from dagrpo.trainer.batches.rollouts import broadcast_batch
 from dagrpo.trainer.history import History
-from dagrpo.trainer.loop import take_steps
 from dagrpo.trainer.model.optimizer import allocate_moments
 from dagrpo.trainer.run import Report, TrainingRun, no_report
 from dagrpo.trainer.saver import GATES
@@ -53,7 +56,11 @@ def train(
 
 
 def _take_steps(setup: Setup, first: int, history: History, opener: EngineOpener) -> None:
-    """Run the steps from `first` (0-based) on; if none is left, only the last policy's held-out evaluation."""
+    """Run the steps from `first` (0-based) on; save what is finished when a signal asks to stop, or training.patience ends.
+
+    If no step is left, only the last policy's held-out evaluation runs. Every rank runs this. Only rank 0 samples, grades and
+    records: elsewhere `source` returns None and `history` does nothing.
+    """
     run, steps = setup.run, setup.run.training.steps
     notes: Mapping[str, Any] = states.at(run.state, first).notes if first else {}
     update = setup.policy_update(notes)
@@ -67,15 +74,15 @@ def _take_steps(setup: Setup, first: int, history: History, opener: EngineOpener
         if first == steps:
             source.evaluate(first)
         sync.catch_up(first)
-        take_steps(
-            first,
-            steps,
-            world=setup.world,
-            source=source,
-            policy=update,
-            sync=sync,
-            checks=setup.checks,
-            history=history,
-            saver=saver,
-            shutdown=setup.shutdown,
-        )
+        for step in range(first, steps):
+            rollouts = source.next(step)  # sampled by the weights of `training.staleness` steps before
+            if setup.shutdown.requested() or source.has_ended(step):
+                saver.save(step)
+                break
+            saver.finish()  # the state that was written during sampling, before its weights change
+            batch = broadcast_batch(rollouts, setup.world)
+            stats = update.update(step, batch, rollouts)  # advantages, mini-batches, loss, optimizer
+            figures = setup.checks.after_update(step, batch, stats, rollouts)
+            sync.push(step + 1)  # into the engine
+            history.append(rollouts, stats, figures)
+            saver.save_if_due(step + 1)

@@ -21,6 +21,7 @@ from dagrpo.checkpoints.lora_layers import LowRank, low_rank_updates
 from dagrpo.checkpoints.modules import own_state
 from dagrpo.checkpoints.source import open_checkpoint, open_tensors
 from dagrpo.core.errors import UserError
+from dagrpo.trainer import weight_sync
 from dagrpo.trainer.config.lora import Lora
 from dagrpo.trainer.config.training import Training
 from dagrpo.trainer.model.fsdp import load_policy, load_reference
@@ -28,7 +29,6 @@ from dagrpo.trainer.model.optimizer import adamw
 from dagrpo.trainer.model.policy import Policy, token_logprobs
 from dagrpo.trainer.run import TrainingRun
 from dagrpo.trainer.state import states, tensors
-from dagrpo.trainer.sync import policy_weights
 from dagrpo.utils.distributed import single_process
 from dagrpo.utils.tables import read_parquet
 from dagrpo_replay.recomputation import replay
@@ -212,7 +212,7 @@ class Forgetful(GatheredWeights):
 def test_a_weight_sync_that_forgets_the_adapter_is_refused_by_the_probe(
     inputs: Inputs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(policy_weights, "GatheredWeights", Forgetful)
+    monkeypatch.setattr(weight_sync, "GatheredWeights", Forgetful)
     with pytest.raises(
         UserError, match=r"before step [234]: of .* probed tokens .* have logprobs of engine and trainer"
     ):
@@ -222,7 +222,7 @@ def test_a_weight_sync_that_forgets_the_adapter_is_refused_by_the_probe(
 def test_a_weight_sync_that_forgets_the_adapter_is_refused_by_the_digests_alone(
     inputs: Inputs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(policy_weights, "GatheredWeights", Forgetful)
+    monkeypatch.setattr(weight_sync, "GatheredWeights", Forgetful)
     run = _run(inputs, tmp_path)
     gates = run.training.gates.model_copy(
         update={"outside_share": 1.0, "largest_difference": 1e9, "unchanged_weights": 2}

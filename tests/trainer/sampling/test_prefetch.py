@@ -17,7 +17,7 @@ from dagrpo.engine.errors import ServerError
 from dagrpo.trainer.batches.rollouts import Rollouts
 from dagrpo.trainer.clock import Clock
 from dagrpo.trainer.sampling.prefetch import PendingBatches, Prefetch, steps_in_sampler
-from dagrpo.trainer.sync.policy_weights import copy_in_memory
+from dagrpo.trainer.weight_sync import copy_in_memory
 
 
 def _batch(step: int) -> Rollouts:

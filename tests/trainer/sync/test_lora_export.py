@@ -17,7 +17,7 @@ from dagrpo.engine.sglang import ADAPTER_LAYERS
 from dagrpo.engine.sglang.digests import SGLangWeights, digest_on_cpu
 from dagrpo.trainer.config.lora import TrainedLora
 from dagrpo.trainer.model.fsdp import load_policy
-from dagrpo.trainer.sync.policy_weights import GatheredAdapter, PolicyWeights, adapter_form
+from dagrpo.trainer.weight_sync import GatheredAdapter, PolicyWeights, adapter_form
 from dagrpo.utils.distributed import single_process
 from dagrpo.utils.tables import read_parquet
 

@@ -137,7 +137,7 @@ def _fullest_gpu(
     ranks: Sequence[Memory], servers: Sequence[tuple[EngineConfig, Memory]], gathered: Item
 ) -> tuple[Memory, ...]:
     """Return what is on the fullest GPU at its fullest: the policy's in the update or beside the server that has come back, or one of
-    a server alone. Between updates a process returns what it caches (trainer/sync/policy_weights.py).
+    a server alone. Between updates a process returns what it caches (trainer/weight_sync.py).
     """
     resting = [process.only(AT_REST) for process in ranks]
     updating, sampling = [*ranks], [replace(process, items=(*process.items, gathered)) for process in resting]

@@ -233,16 +233,6 @@ class Batch:
     teacher_logprobs: Tensor | None = None  # [trained tokens] float32; None without a teacher
     advantages: Tensor | None = None  # [trained tokens] float32; None until they are computed
 
-    def __post_init__(self) -> None:
-        trained = sum(self.sequences.trained)
-        assert len(self.rollout_logprobs) == trained
-        assert self.teacher_logprobs is None or len(self.teacher_logprobs) == trained
-        assert self.advantages is None or len(self.advantages) == trained
-        assert self.support is None or len(self.support.lengths) == trained
-        assert self.counted is None or len(self.counted) == len(self.sequences)
-        assert len(self.positive) == len(self.trajectories) == len(self.sequences)
-        assert bool((self.trajectories.diff() >= 0).all()), "a trajectory's sequences are not next to each other"
-
     def lay_out(
         self,
         numbers: Sequence[int],

@@ -2,16 +2,13 @@
 
 from collections.abc import Iterable, Mapping
 from functools import reduce
-from typing import Any, Protocol
+from typing import Any
 
-from dagrpo.algorithms.config import Algorithm
 from dagrpo.core.errors import UserError
 from dagrpo.rewards.components import COMPONENTS
-from dagrpo.rewards.config import Reward
-from dagrpo.rollout.config import Rollout
+from dagrpo.trainer.config.backends import Planned
 from dagrpo.trainer.config.checks import Gates
-from dagrpo.trainer.config.runtime import Runtime
-from dagrpo.trainer.config.training import Training
+from dagrpo.trainer.run import TrainingRun
 
 GATES = "training.gates"
 # The one value that such a trainer has, and what to do, if that is not to set it.
@@ -39,19 +36,7 @@ ONLY: Mapping[str, tuple[Any, str]] = {
 }
 
 
-class Sections(Protocol):
-    """Sections of params.yaml that the stage train reads: those of Params, and of a TrainingRun."""
-
-    @property
-    def rollout(self) -> Rollout: ...
-    @property
-    def reward(self) -> Reward: ...
-    @property
-    def algorithm(self) -> Algorithm: ...
-    @property
-    def training(self) -> Training: ...
-    @property
-    def runtime(self) -> Runtime: ...
+Sections = Planned | TrainingRun  # of params.yaml, before the stage train and in it
 
 
 def value_of(sections: Sections, key: str) -> Any:

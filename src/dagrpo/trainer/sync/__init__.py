@@ -1,1 +1,0 @@
-"""Weight sync into the engine, with digests."""
