@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 import torch
@@ -17,6 +18,7 @@ from dagrpo.core.types import Score
 from dagrpo.rollout.table import without_discarded
 from dagrpo.trainer.batches.rollouts import Rollouts
 from dagrpo.trainer.clock import Clock
+from dagrpo.trainer.history import HackingWarnings
 from dagrpo.trainer.metrics.step import rollout_rows, step_metrics
 from dagrpo.trainer.state import states, tensors
 from dagrpo.trainer.state.digest_table import FILE, StepDigests, read_digests
@@ -267,3 +269,38 @@ def test_the_samples_of_a_trajectory_share_its_place_and_advantage() -> None:
     assert table["logprob_differences"].to_pylist()[:2] == [[1.0, 3.0], [3.0, 4.0, 5.0]]
     assert table["advantage"].to_pylist() == [1.0, -1.0, 0.0, 0.0]
     assert table["token_advantages"].to_pylist() == [[], [], [], [0.5, -0.5]]
+
+
+STEPS = 80
+
+
+def _record(folder: Path, form: np.ndarray[tuple[int], np.dtype[np.float64]]) -> Record:
+    record, rows = Record(folder), pa.table({"problem_index": [1]})
+    accuracy = np.interp(np.arange(STEPS), [0, 30, 79], [0.3, 0.7, 0.2])
+    noise = np.random.default_rng(0).normal(0, 0.01, (2, STEPS))
+    for step in range(STEPS):
+        metrics = {
+            "reward/accuracy": float(accuracy[step] + noise[0, step]),
+            "reward/component/format": float(form[step] + noise[1, step]),
+        }
+        record.add(step + 1, rows, metrics, {}, StepDigests(computed=COMPUTED, gradients=(), weights={}))
+    return record
+
+
+def _warned(record: Record, capsys: pytest.CaptureFixture[str]) -> list[str]:
+    warnings = HackingWarnings("train (seed 7)")
+    for step in range(1, STEPS + 1):
+        warnings.warn(step, record)
+    said = capsys.readouterr()
+    text = " ".join((said.out + said.err).split())
+    return text.split("train (seed 7), ")[1:]
+
+
+def test_an_exploited_component_is_named_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (sentence,) = _warned(_record(tmp_path, np.linspace(0.1, 0.9, STEPS)), capsys)
+    assert sentence.startswith("step 60: the component format rose from 0.")
+    assert "the policy seems to exploit it" in sentence
+
+
+def test_a_component_that_falls_too_is_not_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert _warned(_record(tmp_path, np.linspace(0.9, 0.1, STEPS)), capsys) == []

@@ -6,28 +6,17 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from transformers import PreTrainedModel
+from tests.trainer.in_double import SIZES
+from transformers import Phi3Config, Phi3ForCausalLM, PreTrainedModel, Qwen2Config
 
 from dagrpo.core.errors import UserError
-from dagrpo.trainer.batches.batch import Batch, TokenSequences
+from dagrpo.trainer.batches.batch import Batch, MicroBatch, TokenSequences
 from dagrpo.trainer.batches.sampling_mask import TokenSupport
 from dagrpo.trainer.model.head import Extras, LogitProcessing
 from dagrpo.trainer.model.optimizer import adamw, take_step
-from dagrpo.trainer.model.policy import Policy, require_known_logits, token_logprobs
+from dagrpo.trainer.model.policy import Policy, longest_of_one_rope, require_known_logits, token_logprobs
 
 CPU = torch.device("cpu")
-SIZES: dict[str, Any] = {
-    "vocab_size": 40,
-    "hidden_size": 16,
-    "intermediate_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 1,
-    "head_dim": 8,
-    "pad_token_id": 0,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-}
 FAMILIES: dict[str, dict[str, Any]] = {
     "Qwen2": {"num_hidden_layers": 2},
     "Gemma2": {"final_logit_softcapping": 2.0, "query_pre_attn_scalar": 8},
@@ -190,3 +179,39 @@ def test_a_head_in_float32_learns_what_its_model_in_float32_does(chunk: int | No
     assert all(torch.equal(plain[name], gradient) for name, gradient in float32.items())
     one, other = (torch.cat([each[name].flatten() for name in plain]) for each in (plain, bfloat16))
     assert torch.nn.functional.cosine_similarity(one, other, dim=0) > 0.99
+
+
+CPU = torch.device("cpu")
+LIMIT = 16
+LONGROPE = {"rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.0] * 4, "long_factor": [2.0] * 4}
+DYNAMIC = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 4.0}
+
+
+def _phi3() -> Any:
+    longrope = LONGROPE | {"original_max_position_embeddings": LIMIT}
+    return Phi3Config(**SIZES, rope_parameters=longrope, original_max_position_embeddings=LIMIT)
+
+
+def test_the_limit_is_that_of_the_configuration() -> None:
+    assert longest_of_one_rope(_phi3()) == LIMIT
+    assert longest_of_one_rope(Qwen2Config(**SIZES | {"max_position_embeddings": 24}, rope_parameters=DYNAMIC)) == 24
+    assert longest_of_one_rope(Qwen2Config(**SIZES)) is None
+
+
+@pytest.mark.parametrize("layout", ["padded", "packed", "packed with shared prompts"])
+def test_a_longer_sequence_is_refused_in_any_layout(layout: str) -> None:
+    policy = Policy(Phi3ForCausalLM(_phi3()).eval())
+    policy.take_packed()
+    fits, share = _batch(LIMIT - 9, layout), _batch(LIMIT - 8, layout)
+    assert len(token_logprobs(policy, fits, 1.0).logprobs)
+    with pytest.raises(UserError, match=f"A sequence has 17 tokens, and beyond {LIMIT} the rotary positions of this"):
+        token_logprobs(policy, share, 1.0)
+
+
+def _batch(written: int, layout: str) -> MicroBatch:
+    """Two samples of a prompt of nine tokens."""
+    ids = [[*range(1, 10), *[sample] * written] for sample in (3, 4)]
+    sequences = TokenSequences.of(ids, [[False] * 9 + [True] * written] * 2)
+    if layout == "padded":
+        return sequences.padded(range(2), 0, CPU)
+    return sequences.packed(range(2), CPU, share_prompts=layout.endswith("shared prompts"))
