@@ -9,13 +9,11 @@ from pathlib import Path
 
 import torch
 from tests.trainer.checks.ranks import weight_sum
-from tests.trainer.updates import TRAINING, rollouts
+from tests.trainer.updates import TRAINING, rollouts, update_of
 
-from dagrpo.algorithms.config import Algorithm
 from dagrpo.trainer.batches.micro_batches import Budget
 from dagrpo.trainer.model.fsdp import load_policy
-from dagrpo.trainer.model.optimizer import adamw
-from dagrpo.trainer.update.policy_update import LOSS_SCALE, PolicyUpdate
+from dagrpo.trainer.update.policy_update import LOSS_SCALE
 from dagrpo.utils.distributed import World, process_group
 
 UPDATES = 12
@@ -23,17 +21,11 @@ UPDATES = 12
 
 def run(initial: Path, out: Path, world: World) -> None:
     policy = load_policy(initial, world, dtype=torch.float16)
-    update = PolicyUpdate(
-        policy=policy,
-        reference=None,
-        optimizer=adamw(policy.parameters(), 0.0),
-        algorithm=Algorithm(),
+    update = update_of(
+        policy,
+        world,
+        Budget(sequences=3),
         training=TRAINING.model_copy(update={"dtype": "float16"}),
-        budget=Budget(sequences=3),
-        temperature=1.0,
-        max_new_tokens=7,
-        pad_token_id=0,
-        world=world,
         saved={LOSS_SCALE: {"value": 2.0**32, "finite_updates": 0}},
     )
     seen = []

@@ -15,14 +15,12 @@ from typing import Any, get_args
 import pytest
 import torch
 import torch.distributed as dist
-from tests.trainer.updates import ALGORITHM, TRAINING, rollouts
+from tests.trainer.updates import TRAINING, rollouts, update_of
 
 from dagrpo.trainer.batches.micro_batches import Budget
 from dagrpo.trainer.config.lora import Lora
 from dagrpo.trainer.config.runtime import Reduction
-from dagrpo.trainer.model.fsdp import load_policy, load_reference
-from dagrpo.trainer.model.optimizer import adamw
-from dagrpo.trainer.update.policy_update import PolicyUpdate
+from dagrpo.trainer.model.fsdp import load_policy
 from dagrpo.utils.distributed import World, process_group
 
 
@@ -44,18 +42,8 @@ def counted() -> Iterator[list[int]]:
 def update_once(initial: Path, world: World, reduction: Reduction, rank: int, dtype: torch.dtype) -> dict[str, Any]:
     """What one update of a single mini-batch does, by a policy with an adapter of that rank (0: none)."""
     policy = load_policy(initial, world, lora=Lora(rank=rank, alpha=8), dtype=dtype, activation_checkpointing=True)
-    update = PolicyUpdate(
-        policy=policy,
-        reference=load_reference(initial, world, policy),
-        optimizer=adamw(policy.parameters(), 0.01),
-        algorithm=ALGORITHM,
-        training=TRAINING.model_copy(update={"mini_batches": 1}),
-        budget=Budget(sequences=24 // world.size // 4, reduce_gradients=reduction),
-        temperature=0.9,
-        max_new_tokens=7,
-        pad_token_id=0,
-        world=world,
-    )
+    budget = Budget(sequences=24 // world.size // 4, reduce_gradients=reduction)
+    update = update_of(policy, world, budget, initial, training=TRAINING.model_copy(update={"mini_batches": 1}))
     with counted() as sizes:
         stats = update.run(0, rollouts(0))
     second = update.run(1, rollouts(1))  # of weights that the first has moved

@@ -8,13 +8,11 @@ import sys
 from pathlib import Path
 
 import torch
-from tests.trainer.updates import ALGORITHM, TRAINING, batch_of
+from tests.trainer.updates import TRAINING, batch_of, update_of
 
 from dagrpo.trainer.batches.batch import Batch
 from dagrpo.trainer.batches.micro_batches import Budget
-from dagrpo.trainer.model.fsdp import load_policy, load_reference
-from dagrpo.trainer.model.optimizer import adamw
-from dagrpo.trainer.update.policy_update import PolicyUpdate
+from dagrpo.trainer.model.fsdp import load_policy
 from dagrpo.utils.distributed import World, process_group
 
 GROUP = TRAINING.samples_per_prompt
@@ -31,18 +29,7 @@ def grouped_rollouts(step: int) -> Batch:
 def seen_by(initial: Path, world: World, *, share_prompts: bool) -> list[dict[str, float]]:
     """Loss, divergence and gradient of two steps."""
     policy = load_policy(initial, world)
-    update = PolicyUpdate(
-        policy=policy,
-        reference=load_reference(initial, world, policy),
-        optimizer=adamw(policy.parameters(), 0.01),
-        algorithm=ALGORITHM,
-        training=TRAINING,
-        budget=Budget(sequences=5, share_prompts=share_prompts, layout="packed"),
-        temperature=0.9,
-        max_new_tokens=7,
-        pad_token_id=0,
-        world=world,
-    )
+    update = update_of(policy, world, Budget(sequences=5, share_prompts=share_prompts, layout="packed"), initial)
     steps = [update.run(step, grouped_rollouts(step)) for step in range(2)]
     return [{"loss": stats.loss, "kl": stats.kl, "norm": stats.grad_norm} for stats in steps]
 

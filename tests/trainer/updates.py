@@ -31,6 +31,7 @@ from dagrpo.trainer.config.runtime import Layout
 from dagrpo.trainer.config.training import Training
 from dagrpo.trainer.model.fsdp import load_policy, load_reference
 from dagrpo.trainer.model.optimizer import adamw
+from dagrpo.trainer.model.policy import Policy
 from dagrpo.trainer.model.vision_tower import Vision
 from dagrpo.trainer.state import states, tensors
 from dagrpo.trainer.update.policy_update import PolicyUpdate
@@ -110,6 +111,20 @@ def squares(batch: TokenBatch, config: Choice) -> TokenLoss:
 SQUARES = Loss(config=Choice, function=squares)
 
 
+def update_of(policy: Policy, world: World, budget: Budget, initial: Path | None = None, **given: Any) -> PolicyUpdate:
+    """An update of `rollouts`; with `initial`, beside that checkpoint as the reference."""
+    usual = {
+        "reference": None if initial is None else load_reference(initial, world, policy),
+        "optimizer": adamw(policy.parameters(), 0.01),
+        "algorithm": Algorithm() if initial is None else ALGORITHM,
+        "training": TRAINING,
+        "temperature": 0.9,
+        "max_new_tokens": 7,
+        "pad_token_id": 0,
+    }
+    return PolicyUpdate(policy=policy, world=world, budget=budget, **usual | given)
+
+
 def run(
     initial: Path,
     out: Path,
@@ -130,18 +145,8 @@ def run(
     optimizer = adamw(policy.parameters(), 0.01)
     if first:
         tensors.load(states.at(out / "states", first), policy.model, optimizer)
-    update = PolicyUpdate(
-        policy=policy,
-        reference=load_reference(initial, world, policy),
-        optimizer=optimizer,
-        algorithm=ALGORITHM,
-        training=TRAINING,
-        budget=Budget(sequences=MICRO_BATCH_SIZE, head_chunk_tokens=head_chunk_tokens, layout=layout),
-        temperature=0.9,
-        max_new_tokens=7,
-        pad_token_id=0,
-        world=world,
-    )
+    budget = Budget(sequences=MICRO_BATCH_SIZE, head_chunk_tokens=head_chunk_tokens, layout=layout)
+    update = update_of(policy, world, budget, initial, optimizer=optimizer)
     seen: list[dict[str, Any]] = []
     for step in range(first, steps):
         stats = update.run(step, rollouts(step) if processor is None else with_pictures(rollouts(step), processor))

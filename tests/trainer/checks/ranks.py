@@ -10,33 +10,18 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
-from tests.trainer.updates import TRAINING, rollouts
+from tests.trainer.updates import rollouts, update_of
 
-from dagrpo.algorithms.config import Algorithm
 from dagrpo.trainer.batches.batch import Batch
 from dagrpo.trainer.batches.micro_batches import Budget
 from dagrpo.trainer.model.fsdp import load_policy
-from dagrpo.trainer.model.optimizer import adamw
 from dagrpo.trainer.model.policy import Policy
-from dagrpo.trainer.update.policy_update import PolicyUpdate
 from dagrpo.utils.distributed import World, process_group
 
 
 def run(initial: Path, out: Path, world: World) -> None:
     policy = load_policy(initial, world)
-    optimizer = adamw(policy.parameters(), 0.0)
-    update = PolicyUpdate(
-        policy=policy,
-        reference=None,
-        optimizer=optimizer,
-        algorithm=Algorithm(),
-        training=TRAINING,  # two mini-batches
-        budget=Budget(sequences=3),
-        temperature=1.0,
-        max_new_tokens=7,
-        pad_token_id=0,
-        world=world,
-    )
+    update = update_of(policy, world, Budget(sequences=3))  # two mini-batches
     seen = []
     for batch in (_with_a_reward_that_is_no_number(rollouts(0)), rollouts(0)):
         stats = update.run(0, batch)

@@ -7,22 +7,18 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.trainer.small_updates import small_update
 from tests.trainer.updates import batch_of
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from dagrpo.algorithms.config import Algorithm
 from dagrpo.core.errors import UserError
 from dagrpo.trainer.batches.batch import TokenSequences
 from dagrpo.trainer.batches.micro_batches import Budget
 from dagrpo.trainer.batches.sampling_mask import PaddedSupport
-from dagrpo.trainer.config.training import Training
 from dagrpo.trainer.model.head import NEVER, Extras, LogitProcessing, Read, Reading, read_of_head
-from dagrpo.trainer.model.optimizer import adamw
 from dagrpo.trainer.model.policy import Policy, TokenLogprobs, token_logprobs
-from dagrpo.trainer.update.policy_update import PolicyUpdate
-from dagrpo.utils.distributed import single_process
 
 CPU = torch.device("cpu")
 WIDTH, VOCABULARY = 5, 11
@@ -237,19 +233,8 @@ def test_an_update_takes_as_many_forward_passes_and_the_same_step_in_chunks(mini
     policies, stats = [], []
     for chunk in (None, 2):
         policy = _Counted(_policy().model)
-        update = PolicyUpdate(
-            policy=policy,
-            reference=None,
-            optimizer=adamw(policy.parameters(), 0.0),
-            algorithm=Algorithm.model_validate({"correction": {"name": "none"}}),
-            training=Training(prompts_per_step=2, samples_per_prompt=4, mini_batches=mini_batches),
-            budget=Budget(sequences=3, head_chunk_tokens=chunk),
-            temperature=1.0,
-            max_new_tokens=4,
-            pad_token_id=0,
-            world=single_process(),
-        )
-        stats.append(update.run(0, batch))
+        budget = Budget(sequences=3, head_chunk_tokens=chunk)
+        stats.append(small_update(policy, budget, {}, {"mini_batches": mini_batches}).run(0, batch))
         policies.append(policy)
     whole, parts = stats
     assert [policy.passes for policy in policies] == [policies[0].passes] * 2
