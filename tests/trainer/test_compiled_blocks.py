@@ -101,7 +101,7 @@ def _nothing_compiled_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 # Layout, policy, and graphs: one, or two where the first layer is unlike the others.
-MORE_CASES = [
+CASES = [
     ("padded", "float32", 1),
     ("shared prompts", "windows, bfloat16", 2),
     ("packed", "bfloat16, recomputed", 1),
@@ -124,17 +124,12 @@ def _attends_as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.nightly
-@pytest.mark.usefixtures("_attends_as_on_a_gpu")
-def test_few_graphs_without_breaks_take_batches_of_any_lengths() -> None:
-    batches = [_batch(lengths, "shared prompts") for lengths in LENGTHS]
-    _require_graphs(_policy("windows, bfloat16"), batches, 2, "aot_eager")
-
-
-@pytest.mark.nightly
 @pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
-@pytest.mark.parametrize(("layout", "case", "graphs"), MORE_CASES)
+@pytest.mark.parametrize(("layout", "case", "graphs"), CASES)
 @pytest.mark.usefixtures("_attends_as_on_a_gpu")
-def test_more_policies_take_as_few_and_by_inductor_too(layout: str, case: str, graphs: int, backend: str) -> None:
+def test_few_graphs_without_breaks_take_batches_of_any_lengths(
+    layout: str, case: str, graphs: int, backend: str
+) -> None:
     _require_graphs(_policy(case), [_batch(lengths, layout) for lengths in LENGTHS], graphs, backend)
 
 
