@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.trainer import runs, served_adapter_runs
-from tests.trainer.served_adapter_runs import Serving, served_run
+from tests.trainer import adapter_runs, runs
+from tests.trainer.adapter_runs import Serving, served_run
 
 from dagrpo.checkpoints.compare import compare
 from dagrpo.trainer.run import TrainingRun
@@ -35,7 +35,7 @@ def together(inputs: Inputs, tmp_path_factory: pytest.TempPathFactory) -> Traini
 def _asked(inputs: Inputs, run: TrainingRun, steps: int) -> list[str]:
     """Of the engine, by two processes that train to so many steps."""
     out = run.policy.parent
-    runs.launch(2, served_adapter_runs.__file__, *inputs, out, steps)
+    runs.launch(2, adapter_runs.__file__, *inputs, out, steps)
     asked: list[str] = json.loads((out / "asked.json").read_text())
     return asked
 

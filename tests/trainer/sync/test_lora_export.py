@@ -6,7 +6,7 @@ import pytest
 import torch
 from tests.everyday import everyday
 from tests.trainer import picture_runs, runs
-from tests.trainer.served_adapter_runs import Serving, served_run
+from tests.trainer.adapter_runs import Serving, served_run
 
 from dagrpo.checkpoints.gather import GatheredWeights
 from dagrpo.checkpoints.source import open_tensors
