@@ -87,7 +87,7 @@ def test_an_entry_point_is_a_name_like_any_other(installed_lab: Path) -> None:
 def test_two_plug_ins_of_one_name_are_refused(installed_lab: Path) -> None:
     installed_lab.write_text("[dagrpo.losses]\ngspo = example_lab.losses:tilted\n")
     with pytest.raises(
-        UserError, match=r"two plug-ins offer the loss `gspo`, dagrpo\.algorithms\.losses\.gspo and exa"
+        UserError, match=r"two plug-ins offer the loss `gspo`, dagrpo\.algorithms\.losses\.sequence_ratios and exa"
     ):
         LOSSES.get("gspo")
 

@@ -81,8 +81,14 @@ class NoSignal:
         say(sentence)
 
     def _limit(self, watched: Watched) -> float | None:
-        limit: float | None = getattr(self._params, watched.limit)
-        return limit
+        gates = self._params
+        limits = {
+            "without_advantage": gates.without_advantage,
+            "truncated": gates.truncated,
+            "missing_answers": gates.missing_answers,
+            "unverifiable": gates.unverifiable,
+        }
+        return limits[watched.limit]
 
     def _sentence(self, watched: Watched, step: int) -> str:
         row, limit = self._rows[watched.count], self._limit(watched)
@@ -101,8 +107,10 @@ class NoSignal:
 
     def _cause(self, row: Sequence[Mapping[str, float]]) -> str:
         """Return the likeliest cause of advantages that are all zero in the last steps."""
-        truncated = self._mean(row, "rollout/truncated_fraction")
-        missing = self._mean(row, "reward/missing_answer_fraction")
+        truncated, missing = (
+            self._mean(row, "rollout/truncated_fraction"),
+            self._mean(row, "reward/missing_answer_fraction"),
+        )
         accuracy = self._mean(row, "reward/accuracy")
         if truncated >= MOST and accuracy <= 1 - ALL:
             return f"{truncated:.0%} of the completions are cut off at rollout.max_new_tokens ({self._max_new_tokens}), so raise it"
