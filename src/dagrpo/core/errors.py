@@ -19,11 +19,8 @@ class TransientError(Exception):
     """A failure outside this process, such as of a server: the same work may succeed when it is started again."""
 
 
-CUTOFF = 0.4  # of difflib's ratio: half of a short name may be wrong
-
-
-def nearest_of(name: str, known: Iterable[str], cutoff: float = CUTOFF) -> str | None:
-    """Return the nearest known name; None if none reaches `cutoff`, between 0 (any name) and 1 (the name itself)."""
+def nearest_of(name: str, known: Iterable[str], cutoff: float = 0.4) -> str | None:
+    """Return the nearest known name; None if none reaches `cutoff`, difflib's ratio: 0 any name, 1 the name itself."""
     near = difflib.get_close_matches(name, [*known], n=1, cutoff=cutoff)
     return near[0] if near else None
 

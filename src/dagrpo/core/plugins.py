@@ -78,7 +78,7 @@ class Plugins(Generic[T]):
         self._kind = kind
         self._several = several
         self._folders_only = folders
-        self._families = families or {}
+        self._families = {module: {name: name.upper() for name in own} for module, own in (families or {}).items()}
         self._places: Mapping[str, _Place] = {}
         self._looked_in: tuple[tuple[str, ...], tuple[EntryPoint, ...]] | None = None
 
@@ -153,26 +153,18 @@ class Plugins(Generic[T]):
         return f"{module.replace(':', '.')}{self.separator}{attribute}" if module and attribute.isidentifier() else None
 
     def _own(self) -> dict[str, _Place]:
-        found = pkgutil.iter_modules(self._folders())
-        modules = sorted(module.name for module in found if module.ispkg == self._folders_only)
-        if not self._several:
+        modules = [each.name for each in pkgutil.iter_modules(self._folders()) if each.ispkg == self._folders_only]
+        if self._several:
             return {
-                plugin: _Place(module=f"{self.package}.{name}", attribute=attribute)
-                for name in modules
-                for plugin, attribute in self._attributes_of(name).items()
+                member.name: _Place(module=module, attribute=self._attribute, member=member.name)
+                for module in (f"{self.package}.{name}" for name in modules)
+                for member in cast(Iterable[Named], getattr(importlib.import_module(module), self._attribute))
             }
-        own: dict[str, _Place] = {}
-        for module in (f"{self.package}.{name}" for name in modules):
-            for member in cast(Iterable[Named], getattr(importlib.import_module(module), self._attribute)):
-                place = _Place(module=module, attribute=self._attribute, member=member.name)
-                self._refuse_two(member.name, own.get(member.name), place)
-                own[member.name] = place
-        return own
-
-    def _attributes_of(self, module: str) -> dict[str, str]:
-        """Return the plug-ins of a module in the package's folder, by name, with their attributes."""
-        family = self._families.get(module)
-        return {module: self._attribute} if family is None else {name: name.upper() for name in family}
+        return {
+            name: _Place(module=f"{self.package}.{module}", attribute=own)
+            for module in modules
+            for name, own in self._families.get(module, {module: self._attribute}).items()
+        }
 
     def _folders(self) -> tuple[str, ...]:
         return tuple(importlib.import_module(self.package).__path__)
@@ -188,16 +180,13 @@ class Plugins(Generic[T]):
         known = self._own()
         for point in entry_points(self.group):
             place = _Place(module=point.module, attribute=point.attr)
-            self._refuse_two(point.name, known.get(point.name), place)
-            known[point.name] = place
+            first = known.setdefault(point.name, place)
+            if first != place:
+                raise UserError(
+                    f"two plug-ins offer the {self.what} `{point.name}`, {first.module} and {place.module}: rename one of them, or "
+                    "uninstall the package it is from."
+                )
         return known
-
-    def _refuse_two(self, name: str, first: _Place | None, second: _Place) -> None:
-        if first is not None and first != second:
-            raise UserError(
-                f"two plug-ins offer the {self.what} `{name}`, {first.module} and {second.module}: rename one of them, or "
-                "uninstall the package it is from."
-            )
 
     def _attribute_of(self, place: _Place, name: str) -> object:
         module = self._imported(place.module, name)

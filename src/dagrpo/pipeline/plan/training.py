@@ -9,14 +9,7 @@ from dagrpo.pipeline.plan.amounts import BYTES, FLOAT32, GIBIBYTE, Item, Lengths
 from dagrpo.pipeline.plan.models import Models, Shape, Trained
 from dagrpo.rollout.config import Dtype
 from dagrpo.trainer.backends import BACKENDS
-from dagrpo.trainer.batches.micro_batches import (
-    CACHED,
-    LAUNCHED,
-    head_chunk_of,
-    reduction_of,
-    usual_layout,
-    usual_sharing,
-)
+from dagrpo.trainer.batches import micro_batches as limits
 from dagrpo.trainer.config.runtime import Layout, Reduction, SftRuntime, TrainingRuntime
 from dagrpo.trainer.config.sft import MomentsDtype, Sft
 from dagrpo.trainer.config.training import Training as Section
@@ -102,7 +95,7 @@ class Activations:
 
     def _reading(self) -> int:
         """Return the bytes of what is computed of some rows of logits in float32 (trainer/model/head.py)."""
-        numbers = min(self._of_head()[1] // self._width, LAUNCHED if self._passes.on_gpu else CACHED)
+        numbers = min(self._of_head()[1] // self._width, limits.LAUNCHED if self._passes.on_gpu else limits.CACHED)
         return FLOAT32 * numbers * (2 if self._narrow and not self._passes.float32_head else 1)
 
     def _after_forward(self) -> int:
@@ -277,7 +270,7 @@ def of_train(params: Params, models: Models, *, gpu: bool) -> Training:
     training, algorithm, runtime, shape = params.training, params.algorithm, params.runtime.training, models.policy
     share = runtime.share_prompts
     if share is None:
-        share = usual_sharing(_layout(runtime, shape, training.dtype, gpu=gpu), on_gpu=gpu)
+        share = limits.usual_sharing(_layout(runtime, shape, training.dtype, gpu=gpu), on_gpu=gpu)
     batch = MicroBatch.of_training(params, Lengths.of_training(params, shape.positions), share_prompts=share)
     looks_ahead = Objective(algorithm, params.rollout.max_new_tokens, None).looks_ahead
     process = _process(models, training, runtime, batch, gpu=gpu, processes=runtime.processes * params.runtime.nodes)
@@ -318,7 +311,7 @@ def _process(
         on_gpu=gpu,
         rank=section.lora.rank,
         checkpointed=runtime.activation_checkpointing,
-        head_chunk=head_chunk_of(runtime, on_gpu=gpu),
+        head_chunk=limits.head_chunk_of(runtime, on_gpu=gpu),
         sharded=processes > 1,
         accumulates=batch.number > 1 or processes > 1,
     )
@@ -328,7 +321,7 @@ def _process(
         passes=passes,
         processes=processes,
         patches=_patches(models, batch, most) if section.vision == "trained" else 0,
-        reduction=reduction_of(runtime, on_gpu=gpu),
+        reduction=limits.reduction_of(runtime, on_gpu=gpu),
         moments=section.moments_dtype,
         may_compile=runtime.compile is not False and not is_mixture_of_experts(shape.text),
     )
@@ -337,7 +330,7 @@ def _process(
 def _layout(runtime: TrainingRuntime | SftRuntime, shape: Shape, dtype: Dtype, *, gpu: bool) -> Layout:
     """Return the decision of trainer/model/prepare.py, as far as it is known without weights: whether the model takes pictures."""
     share = isinstance(runtime, TrainingRuntime) and bool(runtime.share_prompts)
-    usual = usual_layout(narrow=BYTES[dtype] < FLOAT32, on_gpu=gpu, share_prompts=share)
+    usual = limits.usual_layout(narrow=BYTES[dtype] < FLOAT32, on_gpu=gpu, share_prompts=share)
     return "padded" if shape.vision is not None else runtime.layout or usual
 
 
