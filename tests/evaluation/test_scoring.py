@@ -7,17 +7,20 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from tests.evaluation.test_scoring import write
+from tests.pipeline.running import run_stage
 from tests.rollout.problems import SINGLE_TURN
 
 from dagrpo.config.schema import parse
 from dagrpo.core.errors import UserError
 from dagrpo.core.trajectory import BLIND
-from dagrpo.evaluation.config import Scoring
+from dagrpo.evaluation.config import Evaluation, Scoring
 from dagrpo.evaluation.outcomes import outcomes, pass_counts, values_per_problem
 from dagrpo.evaluation.scoring import metrics_to_log, score
 from dagrpo.pipeline.validation import parse_with_tasks
 from dagrpo.report.inputs import read_evaluation
 from dagrpo.rollout.table import ROLLOUTS, read_table
+from dagrpo.utils.files import read_json
 from dagrpo.utils.tables import write_parquet
 from dagrpo_answers.instructions.checks import loosened
 from dagrpo_answers.verifiers import ifeval
@@ -238,3 +241,19 @@ def test_a_scorer_that_no_evaluated_task_is_for_is_refused_and_an_unknown_one_ge
         parse({"evaluation": {"scoring": {"also": ["verl_gsm8k", "verl_gsm8k"]}}})
     with pytest.raises(UserError, match=r"evaluation\.scoring\.also has null in place of the name of a scorer"):
         parse({"evaluation": {"scoring": {"also": [None]}}})
+
+
+PARAMS = {"evaluation": Evaluation().model_dump()}
+OUTPUTS = ("scores=s/scores.parquet", "summary=s/scores.json", "provenance=s/provenance.json")
+
+
+@pytest.mark.parametrize(("task", "oracle"), [("gsm8k", False), ("gsm8k_feedback", True)])
+def test_a_score_says_whether_an_oracle_helped(
+    task: str, oracle: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DAGRPO_TRACKING", "off")
+    completions = write(tmp_path, task=task)
+    run_stage("score", PARAMS, [f"completions={completions}"], OUTPUTS)
+    assert read_json(Path("s/scores.json"))["oracle"] is oracle
+    assert (f"{task} (oracle)" in capsys.readouterr().err) == oracle

@@ -39,7 +39,8 @@ def rgb_file(content: bytes) -> bytes:
             _require_readable(picture, content)
             file.reads_left = MOST_READS
             picture.load()
-            return content if _has_the_form(picture) and not _holds_more(content, picture) else _as_png(picture)
+            unpacked = len(picture.getbands()) * picture.width * picture.height
+            return content if _has_the_form(picture) and len(content) <= unpacked + MOST_BESIDE else _as_png(picture)
     except UserError:
         raise
     except Image.DecompressionBombError:  # far beyond MOST_PIXELS: Pillow does not even open it
@@ -88,10 +89,6 @@ def _has_the_form(picture: Image.Image) -> bool:
         and alone
         and "transparency" not in picture.info
     )
-
-
-def _holds_more(content: bytes, picture: Image.Image) -> bool:
-    return len(content) > len(picture.getbands()) * picture.width * picture.height + MOST_BESIDE
 
 
 def _as_png(picture: Image.Image) -> bytes:

@@ -181,7 +181,10 @@ def sift(
         pass_rates=rates,
         limits={"max_train": params.max_train, "max_test": params.max_test},
         counts={split: len(rows) for split, rows in splits.items()},
-        levels={level: _at_level(sieve, level) for level in task_rows.levels},
+        levels={
+            level: {split: sum(row.ability == level for row in rows) for split, rows in splits.items()}
+            for level in task_rows.levels
+        },
         passages=len(task_rows.passages),
         untested=task_rows.untested,
     )
@@ -218,10 +221,6 @@ def _cut(sieve: Sieve, params: Data) -> dict[str, int]:
         sieve.splits[split] = rows[:limit]
         beyond[f"{split}: beyond data.max_{split}"] = len(rows) - len(sieve.splits[split])
     return beyond
-
-
-def _at_level(sieve: Sieve, level: str) -> dict[str, int]:
-    return {split: sum(e.ability == level for e in rows) for split, rows in sieve.splits.items()}
 
 
 def passages_table(passages: Sequence[Passage]) -> pa.Table:

@@ -59,17 +59,6 @@ def points(rows: Sequence[TableRow]) -> Iterator[Point]:
         )
 
 
-def with_figures(metrics: pa.Table, held_out: pa.Table) -> pa.Table:
-    """Return a run's metrics with these accuracies as columns, and a row for step 0; null if a step has none."""
-    by_step = figures(held_out.to_pylist())
-    rows: dict[int, dict[str, Any]] = {row["step"]: row for row in metrics.to_pylist()}
-    for step, values in by_step.items():
-        rows[step] = rows.get(step, {"step": step}) | values
-    names = dict.fromkeys(name for values in by_step.values() for name in values)
-    schema = pa.schema([*metrics.schema, *(pa.field(name, pa.float64()) for name in names)])
-    return pa.Table.from_pylist([rows[step] for step in sorted(rows)], schema=schema)
-
-
 def figures(rows: Sequence[TableRow]) -> dict[int, dict[str, float]]:
     """Return the accuracies among the rows of HELD_OUT under their recorded names, by step."""
     by_step: dict[int, dict[str, float]] = {}

@@ -79,7 +79,8 @@ def own_devices(count: int) -> Iterator[list[str]]:
         try:
             yield mine
         finally:
-            _restore(before)
+            os.environ.pop(VISIBLE)
+            os.environ |= {} if before is None else {VISIBLE: before}
 
 
 def _take(devices: Sequence[str], count: int, locks: ExitStack) -> list[str]:
@@ -110,10 +111,3 @@ def _lock_of(device: str) -> Path:
             f"{LOCKS} must be a folder that you alone may write to: remove it, or have its owner remove it."
         )
     return LOCKS / f"{socket.gethostname()}-{device.replace('/', '_')}.lock"
-
-
-def _restore(before: str | None) -> None:
-    if before is None:
-        del os.environ[VISIBLE]
-    else:
-        os.environ[VISIBLE] = before

@@ -69,15 +69,12 @@ def readable_hub_errors(source: Wanted, *also: type[Exception]) -> Iterator[None
     try:
         yield
     except caught as error:
-        if isinstance(error, UserError) or _is_of_the_disk(error):
+        of_the_disk = isinstance(error, OSError) and (error.errno in NO_ROOM or error.filename is not None)
+        if isinstance(error, UserError) or of_the_disk:
             raise
         raise UserError(_sentence(_cause(error), source)) from error
     finally:
         logging.set_verbosity(before)
-
-
-def _is_of_the_disk(error: BaseException) -> bool:
-    return isinstance(error, OSError) and (error.errno in NO_ROOM or error.filename is not None)
 
 
 def _cause(error: BaseException) -> BaseException:

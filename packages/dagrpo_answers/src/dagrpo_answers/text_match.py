@@ -70,7 +70,8 @@ def formatted(text: str) -> bool:
 def normalise(text: str) -> str:
     """Return a text in lower case without punctuation and articles, with single spaces, in linear time. Signs of a number stay."""
     text = _ENTITY.sub(lambda entity: html.unescape(entity.group()), text) if "&" in text else text
-    plain = (text if text.isascii() else _composed(to_ascii(INVISIBLE.sub("", text).translate(_RAISED)))).lower()
+    plain = text if text.isascii() else to_ascii(INVISIBLE.sub("", text).translate(_RAISED))
+    plain = (unicodedata.normalize("NFKC", plain) if len(plain) <= LONGEST_COMPOSED else plain).lower()  # quadratic
     plain = _THOUSANDS.sub(lambda number: number.group().replace(",", ""), _MARKUP.sub(" ", plain))
     plain = _OF_NUMBERS.sub(_protected, plain)
     if not plain.isascii():
@@ -86,10 +87,6 @@ def same(answer: str, other: str) -> bool:
 
 def _protected(signs: re.Match[str]) -> str:
     return "".join(chr(_PROTECTED + ord(sign)) for sign in signs.group() if not sign.isspace())
-
-
-def _composed(text: str) -> str:
-    return unicodedata.normalize("NFKC", text) if len(text) <= LONGEST_COMPOSED else text  # quadratic
 
 
 def _without_unicode_punctuation(character: str) -> str:

@@ -1,12 +1,12 @@
 """IFEval's instructions by hand, strictly and loosely; shares as a reward; any text in linear time."""
 
 import json
-import time
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from packages.dagrpo_answers.tests.conftest import FACTOR, Growth
 
 from dagrpo_answers.errors import UserError
 from dagrpo_answers.instructions.checks import CHECKS, capital_words, follows, loosened, sentence_count
@@ -136,12 +136,9 @@ def test_no_text_makes_a_check_fail(text: str) -> None:
 
 
 @pytest.mark.parametrize("piece", ["[", "<", "*", "\n", " ", "Section ", "p. ", "A.", "-\n", '"', "```", "a "])
-def test_checks_take_linear_time(piece: str) -> None:
-    spent = []
-    for size in (20_000, 80_000):
-        text = piece * (size // len(piece))
-        begun = time.process_time()
+def test_checks_take_linear_time(piece: str, growth: Growth) -> None:
+    def check(text: str) -> None:
         for name, parameters, *_ in CASES:
             follows(text, name, parameters)
-        spent.append(time.process_time() - begun)
-    assert spent[1] < 16 * 0.6 * max(spent[0], 0.01)  # quadratic: 16 times as long
+
+    assert growth(check, lambda length: piece * (length // len(piece))) < 3 * FACTOR

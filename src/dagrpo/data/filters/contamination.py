@@ -84,9 +84,13 @@ def check_contamination(
     overlaps = _by_whole_question(sieve.splits["train"], tests)
     common: dict[str, set[int]] = defaultdict(set)
     _by_runs(sieve.splits["train"], _occurrences(tests, length), length, overlaps, common)
-    details = {index: shared for task in reversed(list(tests)) for index, shared in overlaps[task].items()}
+    details = {
+        index: f"{task}, test row {shared.test_index}: {shared.words}"
+        for task in reversed(list(tests))
+        for index, shared in overlaps[task].items()
+    }
     if mode == "drop":
-        sieve.drop("train", CONTAMINATED, lambda row: _detail(details.get(row.index)))
+        sieve.drop("train", CONTAMINATED, lambda row: details.get(row.index))
     return Overlaps(
         words=length,
         by_task={task: overlaps[task] for task in tests},
@@ -141,7 +145,3 @@ def _by_runs(
                 overlaps[task].setdefault(train_index, shared)
             else:
                 common[task].add(train_index)
-
-
-def _detail(shared: Shared | None) -> str | None:
-    return None if shared is None else f"{shared.test_task}, test row {shared.test_index}: {shared.words}"

@@ -189,9 +189,10 @@ def require_tools_shown(rows: Iterable[Row], model: Path, chat: str) -> None:
     with_tools = [row for row in rows if row.tools]
     if chat != TEMPLATE or not with_tools or any(row.demonstration for row in with_tools) or _is_fresh(model):
         return
+    ours = "".join(f"set model.chat_template to {name}, " for name in fitting_templates(model)[:1])
     raise UserError(
         f"{with_tools[0].task} offers the tool {with_tools[0].tools[0]}, but the chat template of the model in {model} does not describe "
-        f"tools, so that the policy would never learn of it: {_template_of_ours(model)}choose a model whose template describes tools, or "
+        f"tools, so that the policy would never learn of it: {ours}choose a model whose template describes tools, or "
         "set rollout.chat to {name: renderers} with the model's family."
     )
 
@@ -199,7 +200,3 @@ def require_tools_shown(rows: Iterable[Row], model: Path, chat: str) -> None:
 def _is_fresh(model: Path) -> bool:
     origin = model / "origin.json"
     return origin.is_file() and read_object(origin).get("source") == "fresh"
-
-
-def _template_of_ours(model: Path) -> str:
-    return "".join(f"set model.chat_template to {name}, " for name in fitting_templates(model)[:1])

@@ -143,10 +143,6 @@ def _count(word: str, text: str) -> int:
     return text.lower().count(word.strip().lower())
 
 
-def _existence(text: str, words: Sequence[str]) -> bool:
-    return all(_count(word, text) for word in words)
-
-
 def _absent(text: str, words: Sequence[str]) -> bool:
     lower = text.lower()
     found = (word for word in words if word.lower() in lower)  # in linear time, which the search alone would not take
@@ -159,10 +155,6 @@ def _sections(text: str, mark: str) -> int:
 
 def _postscript(text: str, marker: str) -> bool:
     return re.search(_POSTSCRIPTS.get(marker.strip(), re.escape(marker.strip().lower())), text.lower()) is not None
-
-
-def _quoted(text: str) -> bool:
-    return len(text) > 1 and text[0] == text[-1] == '"'
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +190,7 @@ CHECKS: Mapping[str, Check] = {
         lambda text, number: _highlights(text) >= number, ("num_highlights",)
     ),
     "detectable_format:title": Check(_title),
-    "keywords:existence": Check(_existence, ("keywords",)),
+    "keywords:existence": Check(lambda text, words: all(_count(word, text) for word in words), ("keywords",)),
     "keywords:forbidden_words": Check(_absent, ("forbidden_words",)),
     "keywords:frequency": Check(
         lambda text, word, number, relation: _related(_count(word, text), number, relation),
@@ -224,7 +216,7 @@ CHECKS: Mapping[str, Check] = {
     "startend:end_checker": Check(
         lambda text, end: text.strip().strip('"').lower().endswith(end.strip().lower()), ("end_phrase",)
     ),
-    "startend:quotation": Check(lambda text: _quoted(text.strip())),
+    "startend:quotation": Check(lambda text: len(text.strip()) > 1 and text.strip()[0] == text.strip()[-1] == '"'),
 }
 MOST_INSTRUCTIONS = 50  # of a prompt, and words of an instruction
 LONGEST_TEXT = 1_000  # characters of a text to search for
