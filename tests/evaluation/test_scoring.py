@@ -7,7 +7,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from tests.evaluation.test_scoring import write
 from tests.pipeline.running import run_stage
 from tests.rollout.problems import SINGLE_TURN
 
