@@ -226,3 +226,26 @@ def test_no_worker_outlives_a_parent_that_was_killed(busy: bool) -> None:
     parent.wait()
     parent.stdout.close()
     wait_until(lambda: not worker.is_running() or worker.status() == psutil.STATUS_ZOMBIE)
+
+
+@pytest.mark.nightly
+def test_nobody_waits_for_a_hostile_answer() -> None:
+    pool = WorkerPool(seconds=5.0, processes=2)
+    pool.compare([HALF, Comparison(answer="4/8", ground_truth="1/2")])
+    hostile = threading.Thread(target=pool.compare, args=([ENDLESS],))
+    hostile.start()
+    assert set(pool.compare([Comparison(answer=f"{n}+{n}", ground_truth=str(2 * n)) for n in range(20)])) == {"right"}
+    assert hostile.is_alive()
+    hostile.join()
+    pool.close()
+
+
+@pytest.mark.nightly
+def test_a_worker_that_dies_with_nothing_to_do_costs_no_answer(
+    pool: WorkerPool, started_workers: Callable[[], list[psutil.Process]]
+) -> None:
+    pool.compare([HALF])
+    for worker in started_workers():
+        worker.kill()
+        wait_until(lambda worker=worker: worker.status() == psutil.STATUS_ZOMBIE)  # type: ignore[misc]
+    assert pool.compare([Comparison(answer="3/6", ground_truth="1/2")]) == ["right"]

@@ -312,3 +312,38 @@ def test_a_pool_that_is_closed_takes_no_program_and_says_so() -> None:
             await session.run("print(1)")
 
     _with_pool(use, size=1)
+
+
+def test_programs_of_one_session_run_one_after_the_other() -> None:
+    async def use(pool: SandboxPool) -> None:
+        session = pool.session()
+        await session.run("seen = []")
+        await asyncio.gather(*(session.run(f"seen.append({number})") for number in range(8)))
+        assert (await session.run("print(seen)")).stdout == "[0, 1, 2, 3, 4, 5, 6, 7]\n"
+
+    _with_pool(use)
+
+
+def test_a_call_that_is_given_up_while_it_waits_takes_no_sandbox_away() -> None:
+    async def use(pool: SandboxPool) -> None:
+        waiting = [asyncio.create_task(pool.run("import time; time.sleep(0.2)")) for _ in range(4)]
+        await asyncio.sleep(0)
+        for task in waiting[1:]:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+        results = await asyncio.gather(*(pool.run("print(1)") for _ in range(4)))
+        assert [result.stdout for result in results] == ["1\n"] * 4
+
+    _with_pool(use, size=2)
+
+
+def test_a_session_whose_sandbox_is_killed_runs_its_first_program_again() -> None:
+    async def use(pool: SandboxPool) -> None:
+        session = pool.session()
+        running = asyncio.create_task(session.run("import time; time.sleep(1); x = 1"))
+        await asyncio.sleep(0.5)
+        _kill_sandboxes()
+        assert (await running).status == "ok"
+        assert (await session.run("print(x)")).stdout == "1\n"
+
+    _with_pool(use, size=1)

@@ -41,16 +41,16 @@ def read_checksummed(path: Path) -> dict[str, Any]:
 
 def with_checksum(content: Mapping[str, Any]) -> dict[str, Any]:
     """Return the content and its digest as one object."""
-    return {**content, CHECKSUM: _digest(content)}
+    return {**content, CHECKSUM: escaped_digest(content)}
 
 
 def without_checksum(value: Any) -> dict[str, Any]:
     """Return the content of an object that `with_checksum` returned. Raises ValueError if it has changed since."""
-    if not isinstance(value, dict) or value.pop(CHECKSUM, None) != _digest(value):
+    if not isinstance(value, dict) or value.pop(CHECKSUM, None) != escaped_digest(value):
         raise ValueError("the digest does not fit")
     return value
 
 
-def _digest(content: Mapping[str, Any]) -> str:
+def escaped_digest(content: Mapping[str, Any]) -> str:
     """Return the digest of escaped JSON: a text may hold half of a surrogate pair, which is not UTF-8."""
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

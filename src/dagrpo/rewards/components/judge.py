@@ -22,8 +22,8 @@ from dagrpo.core.trajectory import GradedTrajectory
 from dagrpo.core.untrusted_json import read_json
 from dagrpo.core.urls import mistake_in_server
 from dagrpo.rewards.components import Component, OpenComponent, RewardModel, Weighted
-from dagrpo.rewards.judge_answers import Answer, RecordedAnswers, digest_of
-from dagrpo.rewards.judge_prompt import AGAIN, prompt, require_rubric, schema_of, score_in
+from dagrpo.rewards.judge_prompt import AGAIN, Answer, RecordedAnswers, prompt, require_rubric, schema_of, score_in
+from dagrpo.utils.checksummed_json import escaped_digest
 from dagrpo_answers.own_text import without_thoughts
 
 if TYPE_CHECKING:
@@ -159,7 +159,7 @@ class _Judge:
     def _answer(self, question: str) -> Answer:
         """Return the recorded answer, else the server's. Raises UserError if it does not answer."""
         body = self._body(question)
-        asked = digest_of(body)
+        asked = escaped_digest(body)
         answer = self._recorded.get(asked)
         if answer is None:
             answer = self._answer_of_server(body)
