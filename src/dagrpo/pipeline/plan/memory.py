@@ -51,8 +51,9 @@ def stages(params: Params, models: Models, *, on_gpu: bool, memory: int | None =
         found.append(_train(params, models, on_gpu=on_gpu, memory=memory))
     engine, dtype = params.runtime.engine.on_one_machine, params.rollout.dtype
     tokens, most = cache_tokens(models.policy, engine, dtype, memory), engine.max_running_requests
-    servers = _own_server(SERVER, params, models.policy, engine, most, on_gpu=on_gpu, tokens=tokens)
-    return [*found, StageMemory(stage=sample.STAGE.name, on_device=tuple(server for _, server in servers))]
+    server = server_memory(SERVER, models.policy, engine, dtype, most, gpu=on_gpu, tokens=tokens)
+    servers = _copies(engine, server, on_gpu=on_gpu)
+    return [*found, StageMemory(stage=sample.STAGE.name, on_device=tuple(each for _, each in servers))]
 
 
 def longest_sequence(params: Params, models: Models) -> int:
@@ -79,32 +80,26 @@ def server_memory(
 ) -> Memory:
     """Return the memory of a server with `requests` running completions, on each of its GPUs, or on a CPU. tokens: of its cache."""
     tokens = engine.max_total_tokens or tokens or 0
-    return memory(what, _of_server(shape, engine, dtype, requests, tokens, gpu=gpu))
-
-
-def _of_server(
-    shape: Shape, engine: EngineConfig, dtype: Dtype, requests: int, tokens: int, *, gpu: bool
-) -> Iterator[Item]:
     each, running = BYTES[dtype], min(requests, engine.max_running_requests)
     beside = engine_of(engine).footprint
     ranks = engine.ranks if gpu else 1  # on a CPU they are side by side
     over = f", over {ranks} GPUs" if ranks > 1 else ""
     how = f"{dtype}, {shape.weights:,} parameters{over}"
-    yield Item(name="weights", bytes=-(-shape.weights // ranks) * each, how=how)
+    items = [Item(name="weights", bytes=-(-shape.weights // ranks) * each, how=how)]
     if not gpu and dtype in beside.packed_dtypes and shape.weights * each <= beside.packed_limit:
-        yield Item(name="packed weights", bytes=shape.weights * each, how="copies in another layout, on a CPU")
+        items.append(Item(name="packed weights", bytes=shape.weights * each, how="copies in another layout, on a CPU"))
     # With more ranks than key-value heads, several hold the same one.
     cache = -(-tokens * shape.cached_per_token * each // min(ranks, shape.key_value_heads))
     left = ", what is left" if engine.max_total_tokens is None else ""
     how = f"{tokens:,} tokens x {shape.cached_per_token:,} in {dtype} (max_total_tokens{left}){over}"
-    yield Item(name="key-value cache", bytes=cache, how=how)
+    items.append(Item(name="key-value cache", bytes=cache, how=how))
     sampled = running * shape.text.vocab_size * FLOAT32 * beside.logit_copies
     taken_in = beside.prefill_tokens * (3 * shape.mlp_width // ranks + 8 * shape.text.hidden_size) * each
     how = f"logits of {running:,} requests, {beside.prefill_tokens:,} tokens taken in"
-    yield Item(name="work", bytes=sampled + taken_in, how=how)
+    items.append(Item(name="work", bytes=sampled + taken_in, how=how))
     processes = beside.gpu_bytes if gpu else beside.cpu_bytes
     how = "CUDA, its graphs and libraries" if gpu else "without the files that they map"
-    yield Item(name="the processes themselves", bytes=processes, how=how)
+    return memory(what, [*items, Item(name="the processes themselves", bytes=processes, how=how)])
 
 
 def _train(params: Params, models: Models, *, on_gpu: bool, memory: int | None) -> StageMemory:
@@ -156,29 +151,19 @@ def _servers(
     prompts = training.prompts_per_step * training.dynamic_sampling.oversampling
     requests = round(prompts * training.samples_per_prompt)
     tokens = cache_tokens(models.policy, params.runtime.engine, params.rollout.dtype, memory, held)
-    yield from _own_server(SERVER, params, models.policy, params.runtime.engine, requests, on_gpu=on_gpu, tokens=tokens)
-    if models.teacher is not None:
-        engine = params.runtime.teacher
-        yield from _own_server(TEACHER_SERVER, params, models.teacher, engine, requests, on_gpu=on_gpu)
-    if models.reward_model is not None:
-        engine = params.runtime.reward_model
-        yield from _own_server(REWARD_SERVER, params, models.reward_model, engine, requests, on_gpu=on_gpu)
+    for what, shape, engine, own in (
+        (SERVER, models.policy, params.runtime.engine, tokens),
+        (TEACHER_SERVER, models.teacher, params.runtime.teacher, None),
+        (REWARD_SERVER, models.reward_model, params.runtime.reward_model, None),
+    ):
+        if shape is not None:
+            server = server_memory(what, shape, engine, params.rollout.dtype, requests, gpu=on_gpu, tokens=own)
+            yield from _copies(engine, server, on_gpu=on_gpu)
 
 
-def _own_server(
-    what: str,
-    params: Params,
-    shape: Shape,
-    engine: EngineConfig,
-    requests: int,
-    *,
-    on_gpu: bool,
-    tokens: int | None = None,
-) -> Iterator[tuple[EngineConfig, Memory]]:
-    """Yield servers, none if they run elsewhere. On a GPU each has its own device; on a CPU they share it."""
-    if not engine.servers:
-        server = server_memory(what, shape, engine, params.rollout.dtype, requests, gpu=on_gpu, tokens=tokens)
-        yield from ((engine, server),) * (1 if on_gpu else engine.replicas)
+def _copies(engine: EngineConfig, server: Memory, *, on_gpu: bool) -> list[tuple[EngineConfig, Memory]]:
+    """Return the servers, none if they run elsewhere. On a GPU each has its own device; on a CPU they share it."""
+    return [] if engine.servers else [(engine, server)] * (1 if on_gpu else engine.replicas)
 
 
 def _weight_copies(params: Params, shape: Shape) -> Iterator[Memory]:
