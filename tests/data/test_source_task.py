@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from dagrpo.core.errors import UserError
 from dagrpo.core.types import Row
 from dagrpo.data import source_task
 from dagrpo.data.config import Data
@@ -45,7 +46,7 @@ def two_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return fetched
 
 
-def _task(source: Source, to_row: Callable[[RawRow], Row] = _to_problem) -> Task:
+def _task(source: Source, to_row: Callable[[RawRow], Row | None] = _to_problem) -> Task:
     return sourced_task("sums", source, to_row, verifier="math", tools=("calculator",), interaction="answer_form")
 
 
@@ -74,6 +75,16 @@ def test_the_rows_of_several_files_are_one_split(tmp_path: Path) -> None:
     assert problems.files == {name: sha256_of(tmp_path / name) for name in ("one.jsonl", "two.jsonl")}
     assert (problems.read, problems.expected) == ({"train": 4, "test": 0}, {"train": 4, "test": 0})
     assert (problems.origin, problems.revision, problems.held_out) == ("hub", "0" * 40, True)
+
+
+@pytest.mark.usefixtures("two_files")
+def test_a_to_row_without_its_return_is_named() -> None:
+    def to_row(raw: RawRow) -> Row | None:
+        _to_problem(raw)
+        return None
+
+    with pytest.raises(UserError, match=r"test_source_task\.py, line \d+: None, .* for every row of sums/one"):
+        _task(_source(), to_row).load(Data())
 
 
 @pytest.mark.usefixtures("two_files")

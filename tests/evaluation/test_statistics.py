@@ -148,3 +148,10 @@ def test_interval_over_three_seeds_is_students() -> None:
     # mean 2, standard deviation 1, t(0.975, 2) = 4.302653: half-width 4.302653 / sqrt(3)
     mean, low, high = mean_over_seeds(np.array([[1.0], [2.0], [3.0]]), 0.95)
     assert (float(mean[0]), float(low[0]), float(high[0])) == pytest.approx((2.0, -0.484138, 4.484138), abs=1e-6)
+
+
+def test_seeds_are_drawn_one_by_one_so_that_ten_are_narrower_than_their_range() -> None:
+    seeds = np.repeat(np.linspace(0.0, 0.9, 10)[:, None], 40, axis=1)
+    seeds[:, ::2] += 0.1
+    found = bootstrap(seeds, Resampling(confidence=0.95, draws=500, seed=0))
+    assert 0.3 < found.high - found.low < 0.5, "2.26 standard errors of 0.096 to each side"

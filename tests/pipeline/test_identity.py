@@ -88,7 +88,8 @@ BEFORE = 'def call(tool: str) -> int:\n    """Ask."""\n    return f"{tool}!"\n'
         (BEFORE.replace("(tool: str)", "(\n    tool: str,\n)"), False, False),
         (BEFORE.replace("Ask", "Return"), False, True),  # the description of a tool
         (BEFORE.replace('    """Ask."""\n', ""), False, True),
-        (BEFORE.replace(": str", ": bytes").replace("int", "float"), False, True),  # its schema
+        (BEFORE.replace(": str", ": bytes"), False, True),  # its schema
+        (BEFORE.replace("int", "float"), False, True),
         (BEFORE.replace("return", 'return "b" +'), True, True),
         (BEFORE.replace("!", "?"), True, True),
         (BEFORE.replace("(tool: str)", "(tool: str = 'a')"), True, True),

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dagrpo.core.errors import UserError
+from dagrpo.core.errors import UserError, place_of_code
 from dagrpo.core.image_tokens import IMAGE
 from dagrpo.core.types import Row
 from dagrpo.data.raw_row import RawRow
@@ -106,6 +106,10 @@ def _read_split(
             bar.advance()
             if len(part.rows) == enough:
                 break
+    if others and not part.rows:
+        raise UserError(
+            f"{place_of_code(to_row)}: None, which leaves a row out, is returned for every row of {_label(files)}."
+        )
     pa.default_memory_pool().release_unused()  # Arrow keeps what it read with, and what comes next needs it
     part.read = reader.read - others
     part.files |= _picture_digests(files, part.files, reader.columns_of_paths)
