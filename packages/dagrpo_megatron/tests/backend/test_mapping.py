@@ -11,7 +11,7 @@ from dagrpo.config.presets import composed
 from dagrpo.config.schema import Params, parse
 from dagrpo.config.scripts import presets
 from dagrpo.core.errors import UserError
-from dagrpo_megatron.backend import running
+from dagrpo_megatron.backend import agent, command_check, start
 from dagrpo_megatron.backend.mapping import Files, arguments, command_line
 
 FILES = Files(initial=Path("/m"), tokenizer=Path("/t"), environment=Path("/e.yaml"), checkpoints=Path("/c"))
@@ -131,6 +131,4 @@ def test_arguments_are_words_of_a_command_line() -> None:
 
 
 def test_the_programs_that_megatron_lms_python_runs_are_files() -> None:
-    assert all(
-        Path(str(program.__file__)).is_file() for program in (running.agent, running.command_check, running.start)
-    )
+    assert all(Path(str(program.__file__)).is_file() for program in (agent, command_check, start))

@@ -96,13 +96,11 @@ def joint_digest(digests: TensorDigests) -> str:
     return hashlib.sha256(lines.encode()).hexdigest()
 
 
+_TYPES: Mapping[Any, pa.DataType] = {int: pa.int32(), bool: pa.bool_()}  # of the other fields: a string
 SCHEMA = pa.schema(
     [
         required("step", pa.int32()),  # from 1
-        *(
-            required(each.name, {int: pa.int32(), bool: pa.bool_()}.get(each.type, pa.string()))
-            for each in fields(Computed)
-        ),
+        *(required(each.name, _TYPES.get(each.type, pa.string())) for each in fields(Computed)),
         # gradient or weights; none: neither was recorded, and the rest of the row is empty
         required("kind", pa.string()),
         required("update", pa.int32()),  # of the step, from 1: after it, for weights
