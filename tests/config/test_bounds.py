@@ -106,10 +106,3 @@ def test_of_many_mistakes_the_first_ten_are_told_and_the_others_counted() -> Non
     assert len(lines) == 11
     assert lines[0].startswith("params.yaml: unknown key `key0`")
     assert lines[-1] == "There are 990 more mistakes."
-
-
-def test_an_integer_is_written_as_one() -> None:
-    for value in (1000.0, "1e3", "1000"):
-        with pytest.raises(UserError, match=r"`training.steps` is .*: input should be a valid integer"):
-            parse({"training": {"steps": value}})
-    assert parse({"training": {"max_grad_norm": 1}}).training.max_grad_norm == 1

@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from PIL import Image
 
 from dagrpo.data import source as sources
-from dagrpo.data.datasets import aime, dapo, geo3k, gsm8k, math, openmath
+from dagrpo.data.datasets import aime, gsm8k, openmath
 from dagrpo.data.source import Source
 from dagrpo.data.task import TASKS, get_task
 
@@ -109,45 +108,6 @@ def test_aime_reads_the_only_split_that_the_hub_has_as_its_test_split(tmp_path: 
     stand_in = serve_hub("Maxwell-Jia/AIME_2024", aime.AIME_2024.revision, files)
     loaded = _load("aime_2024", tmp_path, stand_in.address)
     assert loaded["truths"] == {"train": [], "test": ["0", "1", "2"]}
-
-
-@pytest.mark.nightly
-def test_a_json_lines_file_of_the_hub_is_read_as_one_of_a_mirror(tmp_path: Path, serve_hub: ServeHub) -> None:
-    row = {"problem": "Find $x$.", "solution": "\\boxed{2}", "answer": "2", "level": 3}
-    stand_in = serve_hub(
-        "HuggingFaceH4/MATH-500", math.MATH_500.revision, {"test.jsonl": (json.dumps(row) + "\n").encode()}
-    )
-    assert _load("math_500", tmp_path, stand_in.address)["truths"] == {"train": [], "test": ["2"]}
-
-
-@pytest.mark.nightly
-def test_nested_columns_and_copies_come_from_the_hub_too(tmp_path: Path, serve_hub: ServeHub) -> None:
-    row: dict[str, object] = {
-        "data_source": "math_dapo",
-        "prompt": [{"content": f"{dapo.OPENING}Find $x$.{dapo.CLOSING}", "role": "user"}],
-        "reward_model": {"ground_truth": "22099999999999998951424", "style": "rule-lighteval/MATH_v2"},
-        "extra_info": {"index": "9a9b6eb4"},
-    }
-    other = {**row, "extra_info": {"index": "b426d104"}}
-    files = {"data/dapo-math-17k.parquet": _parquet([row, other] * 50)}
-    loaded = _load("dapo", tmp_path, serve_hub(dapo.SOURCE.repository, dapo.SOURCE.revision, files).address)
-    assert loaded["read"] == {"train": 100, "test": 0}
-    assert loaded["questions"]["train"] == ["Find $x$.", "Find $x$."]
-    assert loaded["truths"]["train"] == ["22099999999999998951424"] * 2
-
-
-@pytest.mark.nightly
-def test_pictures_and_the_validation_split_come_from_the_hub(tmp_path: Path, serve_hub: ServeHub) -> None:
-    buffer = io.BytesIO()
-    Image.new("RGBA", (2, 2)).save(buffer, "PNG")
-    row: dict[str, object] = {
-        "images": [{"bytes": buffer.getvalue(), "path": None}],
-        "problem": "<image>Find x.",
-        "answer": "15",
-    }
-    files = {f"data/{split}-00000-of-00001.parquet": _parquet([row]) for split in ("train", "validation", "test")}
-    loaded = _load("geo3k", tmp_path, serve_hub(geo3k.SOURCE.repository, geo3k.SOURCE.revision, files).address)
-    assert loaded["images"] == {"train": [1], "validation": [1], "test": [1]}
 
 
 @pytest.mark.nightly

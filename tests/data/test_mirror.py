@@ -99,11 +99,6 @@ def test_a_validation_split_is_read_where_the_mirror_has_it(tmp_path: Path) -> N
             r"train\.jsonl, row 2, field `answer` is missing \(the columns are: question\)",
         ),
         (_lines([{"frage": "1", "answer": "2"}]), r"train\.jsonl, row 1, field `Question` is missing"),
-        (_lines([{"question": None, "answer": "2"}]), r"train\.jsonl, row 1, field `question` is NoneType, not text"),
-        (_lines([{"question": "1", "answer": 2.5}]), r"row 1, field `answer` is float, not text"),
-        (_lines([{"question": "1", "answer": True}]), r"row 1, field `answer` is bool, not text"),
-        (_lines([{"question": " ", "answer": "2"}]), r"row 1, field `question` is empty"),
-        (_lines([{"question": "\ud83e", "answer": "2"}]), r"row 1, field `question` holds half of a surrogate pair"),
         (
             _lines([*ROWS[:1]]),
             r"train\.jsonl holds 1 rows, but the train split of someone/sums has 2: .* set data\.max_train \(to 1 ",

@@ -22,7 +22,7 @@ from dagrpo.data import prepare as prepare_module
 from dagrpo.data.config import Data
 from dagrpo.data.datasets import arithmetic
 from dagrpo.data.filters import sieve as gates
-from dagrpo.data.prepare import SCHEMA, passages_table, prepare, require_tools_of_task, sift
+from dagrpo.data.prepare import passages_table, prepare, require_tools_of_task, sift
 from dagrpo.data.task import TaskRows, get_task
 from dagrpo.models.config import Fresh, Model, Vision
 from dagrpo.models.make import make_model
@@ -383,13 +383,6 @@ def test_a_row_that_does_not_fit_its_task_or_is_demonstrated_in_other_turns_is_r
 
 FEW = Data(arithmetic={"train": 8, "test": 2})
 PASSAGES = (Passage(title="Lima", text="Capital of Peru."), Passage(title="Łódź", text="A city of Poland."))
-
-
-def test_a_task_without_passages_has_an_empty_table(tmp_path: Path) -> None:
-    card = prepare("arithmetic", tmp_path / "out", FEW, model=character_model(tmp_path / "model"), evaluate=[])
-    table = read_parquet(tmp_path / "out/passages.parquet")
-    assert (table.num_rows, table.schema.equals(SCHEMA), card.passages) == (0, True, 0)
-    assert ("passages", "0") not in card.summary()
 
 
 def test_passages_are_written_in_their_order_and_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -89,7 +89,11 @@ def decodes_to_more(path: Path, most: int, columns: Sequence[str]) -> bool:
     """Return True if these columns have more than `most` bytes. Raises ArrowException or OSError if the file cannot be read."""
     with pq.ParquetFile(path) as file:
         leaves = [file.schema.column(number) for number in range(len(file.metadata.schema))]
-        numbers = [number for number, leaf in enumerate(leaves) if any(_is_in(leaf.path, column) for column in columns)]
+        numbers = [
+            number
+            for number, leaf in enumerate(leaves)
+            if any(f"{leaf.path}.".startswith(f"{name}.") for name in columns)
+        ]
         texts = [leaves[number].path for number in numbers if leaves[number].physical_type == "BYTE_ARRAY"]
         if _least_bytes(file.metadata, numbers) > most:
             return True
@@ -101,10 +105,6 @@ def decodes_to_more(path: Path, most: int, columns: Sequence[str]) -> bool:
                 if decoded > most:
                     return True
     return False
-
-
-def _is_in(path: str, column: str) -> bool:
-    return path == column or path.startswith(f"{column}.")
 
 
 def _least_bytes(footer: pq.FileMetaData, columns: Sequence[int]) -> int:

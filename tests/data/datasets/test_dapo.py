@@ -45,11 +45,3 @@ def test_the_real_rows_are_complete_and_exact(data_folder: Path) -> None:
     assert max((row.ground_truth for row in train), key=int) == "22099999999999998951424"
     assert (problems.held_out, len(problems.splits["test"])) == (True, 0)
     assert {(row.verifier, row.tools) for row in train} == {("math_dapo", ())}
-
-
-def test_the_tool_form_differs_in_its_tool_only(data_folder: Path) -> None:
-    plain, tool = (
-        get_task(name).load(Data(mirror=str(data_folder))).splits["train"][0] for name in ("dapo", "dapo_tool")
-    )
-    assert (tool.prompt, tool.ground_truth, tool.verifier) == (plain.prompt, plain.ground_truth, plain.verifier)
-    assert (plain.tools, tool.tools) == ((), ("code_interpreter",))
