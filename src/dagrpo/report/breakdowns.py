@@ -12,7 +12,6 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from dagrpo.evaluation.statistics import Floats
 from dagrpo.report.comparison import MetricComparison, compared
 from dagrpo.report.inputs import VARIANTS, Inputs, Variant
 
@@ -92,15 +91,12 @@ def _none_some_all(right: Booleans) -> tuple[Booleans, ...]:
 
 
 def _group(inputs: Inputs, task: str, name: str, members: Booleans, moved: tuple[int, int, int] | None = None) -> Group:
-    base, trained = (_greedy(inputs, task, variant)[:, members] for variant in ("base", "trained"))
-    greedy = compared("greedy", base, trained, inputs.resampling(task))
+    base, trained = (
+        np.stack([inputs.evaluations[task, variant, seed].outcomes.greedy for seed in inputs.seeds])[:, members]
+        for variant in VARIANTS
+    )
+    greedy = compared("greedy", base.astype(np.float64), trained.astype(np.float64), inputs.resampling(task))
     return Group(name=name, problems=int(members.sum()), greedy=greedy, moved=moved)
-
-
-def _greedy(inputs: Inputs, task: str, variant: Variant) -> Floats:
-    """Return 1 where the greedy completion is right, else 0. [seeds, problems]"""
-    of_seeds = [inputs.evaluations[task, variant, seed].outcomes.greedy for seed in inputs.seeds]
-    return np.stack(of_seeds).astype(np.float64)
 
 
 def _samples(inputs: Inputs, task: str, variant: Variant) -> Booleans:

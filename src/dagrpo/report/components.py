@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 
 import numpy as np
-import pyarrow as pa
 from matplotlib.axes import Axes
 
 from dagrpo.evaluation.statistics import Floats
@@ -45,19 +44,14 @@ def correlations(inputs: Inputs, curves: Curves, most_steps: int) -> Correlation
     tables = [
         step_rollouts(inputs, seed, step).short for seed, own in zip(inputs.seeds, steps, strict=True) for step in own
     ]
-    rows = [row for table in tables for row in _components(table)]
+    recorded = [without_discarded(table)["components"] for table in tables if "components" in table.column_names]
+    rows = [dict(row) for column in recorded for row in column.to_pylist()]
     found = [[row[name] for name in names] for row in rows if row.keys() >= {*names}]
     if len(found) < 2:
         return None
     with np.errstate(divide="ignore", invalid="ignore"):  # a constant component has no correlation
         values = np.asarray(np.corrcoef(np.array(found, dtype=np.float64), rowvar=False))
     return Correlations(names=tuple(names), values=values, steps=(min(own[0] for own in steps), max(ends)))
-
-
-def _components(table: pa.Table) -> list[dict[str, float]]:
-    if "components" not in table.column_names:
-        return []
-    return [dict(row) for row in without_discarded(table)["components"].to_pylist()]
 
 
 def exploited(curves: Curves) -> list[str]:

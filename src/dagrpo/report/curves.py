@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-import pyarrow as pa
 
 from dagrpo.core.errors import UserError
 from dagrpo.evaluation.statistics import Floats
@@ -34,17 +33,16 @@ def curves(inputs: Inputs) -> Curves:
     tables = [inputs.metrics[seed] for seed in inputs.seeds]
     longest = max(tables, key=lambda table: table.num_rows)["step"].to_pylist()
     names = [name for name in tables[0].column_names if name != "step"]
+    values = np.full((len(names), len(tables), len(longest)), np.nan)
+    for row, table in enumerate(tables):
+        for place, name in enumerate(names):
+            values[place, row, : table.num_rows] = np.asarray(table[name].to_pylist(), dtype=np.float64)
     return Curves(
         seeds=inputs.seeds,
         steps=np.asarray(longest, dtype=np.float64),
         ends=tuple(table.num_rows for table in tables),
-        values={name: np.array([_padded(table[name], len(longest)) for table in tables]) for name in names},
+        values=dict(zip(names, values, strict=True)),
     )
-
-
-def _padded(column: pa.ChunkedArray, length: int) -> Floats:
-    values = np.asarray(column.to_pylist(), dtype=np.float64)
-    return np.pad(values, (0, length - len(values)), constant_values=np.nan)
 
 
 def moving_average(values: Floats, window: int) -> Floats:

@@ -38,7 +38,10 @@ AS_THEY_COME = (
 
 def doubts(inputs: Inputs, parameters: Mapping[str, Sequence[Parameter]]) -> list[str]:
     """Return a warning for each seed and task whose first step does not look like the base policy; [] if nothing is comparable."""
-    if not _comparable(parameters) or not all(steps_of(inputs, seed) for seed in inputs.seeds):
+    pairs = [(value_of(parameters, ours), value_of(parameters, theirs)) for ours, theirs in SAME]
+    pairs += [(value_of(parameters, key), value) for key, value in AS_THEY_COME]
+    is_comparable = all(one is not None and one == other for one, other in pairs)
+    if not is_comparable or not all(steps_of(inputs, seed) for seed in inputs.seeds):
         return []
     warnings = [
         _doubt(inputs, seed, task, step_rollouts(inputs, seed, 1).short)
@@ -46,12 +49,6 @@ def doubts(inputs: Inputs, parameters: Mapping[str, Sequence[Parameter]]) -> lis
         for task in inputs.tasks
     ]
     return [sentence for sentence in warnings if sentence is not None]
-
-
-def _comparable(parameters: Mapping[str, Sequence[Parameter]]) -> bool:
-    pairs = [(value_of(parameters, ours), value_of(parameters, theirs)) for ours, theirs in SAME]
-    order = [(value_of(parameters, key), value) for key, value in AS_THEY_COME]
-    return all(one is not None and one == other for one, other in [*pairs, *order])
 
 
 def _doubt(inputs: Inputs, seed: int, task: str, rollouts: pa.Table) -> str | None:

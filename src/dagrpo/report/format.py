@@ -69,18 +69,13 @@ def override_notice(overrides: Mapping[str, Any]) -> str:
 def headline(comparison: TaskComparison) -> str:
     """Return the result of one task in one sentence, with its interval."""
     greedy = comparison.greedy
-    change = (
-        f"{points(greedy.difference.value)} points, {_level(comparison)} interval {points_interval(greedy.difference)}"
-    )
+    level, interval = f"{100 * comparison.confidence:g}%", points_interval(greedy.difference)
+    change = f"{points(greedy.difference.value)} points, {level} interval {interval}"
     span = f"from {percent(greedy.base.value)} to {percent(greedy.trained.value)}"
     if includes_zero(greedy.difference):
         return f"No difference shown on {comparison.label}: greedy accuracy went {span} ({change})."
     verb = "raised" if greedy.difference.value > 0 else "lowered"
     return f"GRPO {verb} greedy accuracy on {comparison.label} {span} ({change})."
-
-
-def _level(comparison: TaskComparison) -> str:
-    return f"{100 * comparison.confidence:g}%"
 
 
 def interpretation(comparison: TaskComparison) -> str:

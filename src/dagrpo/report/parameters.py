@@ -47,8 +47,9 @@ def recorded(
     """
     values: dict[str, set[str]] = {}
     stages: dict[str, set[str]] = {}
-    records = [_of_a_stage(path) for path in provenance]
-    for stage, params in [*records, ("report", own)]:
+    records = [read_object(path) for path in provenance]
+    read = [(record["stage"], record.get("params", {})) for record in records]
+    for stage, params in [*read, ("report", own)]:
         for key, value in _flat(params):
             values.setdefault(key, set()).add(canonical_json(value))
             stages.setdefault(key, set()).add(stage)
@@ -71,11 +72,6 @@ def changed(parameters: Mapping[str, Sequence[Parameter]]) -> dict[str, Paramete
     return {
         f"{section}.{each.key}": each for section, entries in parameters.items() for each in entries if each.is_changed
     }
-
-
-def _of_a_stage(provenance: Path) -> tuple[str, dict[str, Any]]:
-    record = read_object(provenance)
-    return record["stage"], record.get("params", {})
 
 
 def software(provenance: Sequence[Path]) -> list[tuple[str, str]]:

@@ -8,7 +8,7 @@ import io
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dagrpo.report.comparison import MetricComparison, TaskComparison
+from dagrpo.report.comparison import TaskComparison
 from dagrpo.report.curves import Curves, moving_average
 from dagrpo.report.format import (
     headline,
@@ -68,11 +68,12 @@ def summary_markdown(
     doubts: Sequence[str] = (),
 ) -> str:
     """Return one table over all tasks, followed by its interpretation."""
-    rows = [
-        f"| {comparison.label} | {metric_label(metric.metric)} | {_cells(metric)} |"
-        for comparison in comparisons
-        for metric in comparison.metrics
-    ]
+    rows = []
+    for comparison in comparisons:
+        for metric in comparison.metrics:
+            scores = [f"{percent(each.value)} ({percent_interval(each)})" for each in (metric.base, metric.trained)]
+            change = f"{points(metric.difference.value)} ({points_interval(metric.difference)})"
+            rows.append(f"| {' | '.join([comparison.label, metric_label(metric.metric), *scores, change])} |")
     level = f"{100 * comparisons[0].confidence:g}% interval"
     seeds = ", ".join(map(str, comparisons[0].seeds))
     lines = [
@@ -90,8 +91,3 @@ def summary_markdown(
         *(f"- {headline(comparison)} {interpretation(comparison)}" for comparison in comparisons),
     ]
     return "\n".join(lines) + "\n"
-
-
-def _cells(metric: MetricComparison) -> str:
-    scores = [f"{percent(estimate.value)} ({percent_interval(estimate)})" for estimate in (metric.base, metric.trained)]
-    return " | ".join([*scores, f"{points(metric.difference.value)} ({points_interval(metric.difference)})"])

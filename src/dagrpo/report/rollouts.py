@@ -89,15 +89,13 @@ def problems_of_steps(inputs: Inputs, seed: int) -> list[list[tuple[str, int]]]:
     whole. To show one of these problems, read its step with `step_rollouts`, which does compare.
     """
     manifest = inputs.rollouts[seed]
-    return [_problems(manifest.parent / name) for name in _step_files(manifest)]
-
-
-def _problems(path: Path) -> list[tuple[str, int]]:
-    table = read_parquet(path, columns=OF_PROBLEMS)
-    if len(table.column_names) < len(OF_PROBLEMS):
-        return []
-    rows = with_texts(without_discarded(table)).select(["task", "problem_index"]).to_pylist()
-    return list(dict.fromkeys((row["task"], row["problem_index"]) for row in rows))
+    problems = []
+    for name in _step_files(manifest):
+        table = read_parquet(manifest.with_name(name), columns=OF_PROBLEMS)
+        is_named = len(table.column_names) == len(OF_PROBLEMS)
+        rows = with_texts(without_discarded(table)).to_pylist() if is_named else []
+        problems.append(list(dict.fromkeys((row["task"], row["problem_index"]) for row in rows)))
+    return problems
 
 
 def left_out(inputs: Inputs, seed: int) -> str | None:

@@ -42,26 +42,19 @@ def setup(
 ) -> list[tuple[str, str]]:
     """Return the set-up at a glance; unknown facts are left out. `steps`: of training."""
     first = comparisons[0]
+    is_shared = len(inputs.seeds_sampled(first.task, "base")) < len(inputs.seeds)
+    shared = "; those of the base policy are the same for all seeds" if is_shared else ""
     recorded = {
-        "Policy": _text(value_of(parameters, "model.name")),
+        "Policy": (value_of(parameters, "model.name") or "").strip('"'),
         "Training": _training(parameters, steps),
         ("Seed" if len(inputs.seeds) == 1 else "Seeds"): ", ".join(str(seed) for seed in inputs.seeds),
         "Evaluated on": ", ".join(
             f"{comparison.label} ({wording.plural(comparison.problems, 'problem')})" for comparison in comparisons
         ),
-        "Completions": f"1 greedy and {first.samples} sampled per problem" + _shared_by_seeds(inputs, first.task),
+        "Completions": f"1 greedy and {first.samples} sampled per problem{shared}",
         "Answers parsed by": f"the {inputs.summary(first.task, 'base', first.seeds[0])['extractor']} extractor",
     }
     return [(name, value) for name, value in recorded.items() if value]
-
-
-def _shared_by_seeds(inputs: Inputs, task: str) -> str:
-    is_shared = len(inputs.seeds_sampled(task, "base")) < len(inputs.seeds)
-    return "; those of the base policy are the same for all seeds" if is_shared else ""
-
-
-def _text(value: str | None) -> str:
-    return "" if value is None else value.strip('"')
 
 
 def _training(parameters: Mapping[str, Sequence[Parameter]], steps: int) -> str:

@@ -4,7 +4,7 @@ Written beside the logs, separate from the report: these facts differ on every m
 do not depend on who makes it.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -170,9 +170,14 @@ def circumstances(accounts: Mapping[Path, Account]) -> list[tuple[str, str]]:
         return []
     known = list(accounts.values())
     days = sorted({each.started[:10] for each in known})
+    commits = {
+        f"{commit} with uncommitted changes" if each.facts.get("git.dirty") == "true" else commit
+        for each in known
+        if (commit := each.facts.get("git.commit"))
+    }
     facts = {
         "Date": days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}",
-        "Commit": _values(known, _commit),
+        "Commit": ", ".join(sorted(commits)),
         "Software": ", ".join(f"{name} {version}" for name in VERSIONS if (version := _fact(known, f"version.{name}"))),
         "Lock": _fact(known, "environment.lock"),
         "Processor": _fact(known, "hardware.processor"),
@@ -184,18 +189,8 @@ def circumstances(accounts: Mapping[Path, Account]) -> list[tuple[str, str]]:
     return [(name, value) for name, value in facts.items() if value]
 
 
-def _commit(account: Account) -> str:
-    commit = account.facts.get("git.commit", "")
-    is_dirty = account.facts.get("git.dirty") == "true"
-    return f"{commit} with uncommitted changes" if commit and is_dirty else commit
-
-
 def _fact(accounts: list[Account], name: str) -> str:
-    return _values(accounts, lambda account: str(account.facts.get(name, "")))
-
-
-def _values(accounts: list[Account], of: Callable[[Account], str]) -> str:
-    return ", ".join(sorted({value for account in accounts if (value := of(account))}))
+    return ", ".join(sorted({str(value) for account in accounts if (value := account.facts.get(name))}))
 
 
 def executions(accounts: Mapping[Path, Account]) -> list[tuple[str, ...]]:

@@ -111,7 +111,9 @@ def noted(
     try:
         yield note.stem
     except BaseException as error:
-        ended = {"status": "KILLED", "error": ""} if _is_stop(error) else {"status": "FAILED", "error": words_of(error)}
+        is_terminated = isinstance(error, SystemExit) and error.code == 128 + signal.SIGTERM
+        is_stop = is_terminated or isinstance(error, KeyboardInterrupt)
+        ended = {"status": "KILLED", "error": ""} if is_stop else {"status": "FAILED", "error": words_of(error)}
         _write(note, content | ended | {"ended": now_ms()})
         raise
     else:
@@ -138,8 +140,3 @@ def _follow(note: Path) -> None:
             subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True)
     except OSError as error:
         logger.warning("MLflow cannot follow this run: %s", error)
-
-
-def _is_stop(error: BaseException) -> bool:
-    terminated = isinstance(error, SystemExit) and error.code == 128 + signal.SIGTERM
-    return terminated or isinstance(error, KeyboardInterrupt)

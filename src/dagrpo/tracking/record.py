@@ -51,14 +51,6 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recorded:
-    """Result of a sync."""
-
-    count: int  # of executions that MLflow lacked
-    incomplete: frozenset[str]  # experiments and override runs with an execution whose figures cannot be read yet
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
     """The MLflow run of an execution."""
 
@@ -76,9 +68,10 @@ class Target:
         return self.runs.by_id(self.run.tags[PARENT])
 
 
-def record_all(uri: str, executions: Sequence[Execution], artifacts: str | None) -> Recorded:
+def record_all(uri: str, executions: Sequence[Execution], artifacts: str | None) -> tuple[int, set[str]]:
     """Record the executions that MLflow lacks, in their order. Raises UserError if it takes nothing now.
 
+    Returns how many these were, and the experiments and override runs with an execution whose figures cannot be read yet.
     artifacts: the folder for files of new experiments; None: the server decides.
     """
     try:
@@ -97,7 +90,7 @@ def record_all(uri: str, executions: Sequence[Execution], artifacts: str | None)
     except Exception as error:  # the border: a server or a database may answer anything
         logger.info("MLflow takes nothing", exc_info=error)
         raise UserError(f"{trouble_of_store(error, uri)}.") from error
-    return Recorded(count=count, incomplete=frozenset(incomplete))
+    return count, incomplete
 
 
 def _record(runs: Runs, execution: Execution) -> tuple[bool, bool]:

@@ -143,10 +143,11 @@ def open_experiment(client: MlflowClient, name: str, artifacts: str | None) -> R
     """
     experiment = client.get_experiment_by_name(name)
     is_embedded = artifacts is not None and database_path(client.tracking_uri) is not None
-    if experiment is not None and is_embedded and _is_moved(Path(experiment.artifact_location), artifacts):
-        former = f"{name}, {experiment.experiment_id}, of {experiment.artifact_location}"
-        client.rename_experiment(experiment.experiment_id, former)
-        experiment = None
+    if experiment is not None and is_embedded:
+        place = experiment.artifact_location
+        if place != artifacts and Path(place).name == ARTIFACTS:
+            client.rename_experiment(experiment.experiment_id, f"{name}, {experiment.experiment_id}, of {place}")
+            experiment = None
     if experiment is None:
         try:
             created = client.create_experiment(name, artifact_location=artifacts, tags={KIND_TAG: KIND})
@@ -159,10 +160,6 @@ def open_experiment(client: MlflowClient, name: str, artifacts: str | None) -> R
     if experiment.lifecycle_stage == LifecycleStage.DELETED:
         client.restore_experiment(experiment.experiment_id)
     return Runs(client, str(experiment.experiment_id), experiment.tags)
-
-
-def _is_moved(place: Path, artifacts: str | None) -> bool:
-    return place.name == ARTIFACTS and str(place) != artifacts
 
 
 def all_runs(client: MlflowClient, experiment_ids: list[str], filter_string: str = "") -> Iterator[MlflowRun]:

@@ -8,7 +8,7 @@ from typing import Any
 from dagrpo.config.schema import Params
 from dagrpo.evaluation.outcomes import group_of
 from dagrpo.evaluation.scoring import estimates_of
-from dagrpo.report.comparison import MetricComparison, TaskComparison, compare
+from dagrpo.report.comparison import TaskComparison, compare
 from dagrpo.report.first_step import doubts
 from dagrpo.report.format import headline, points, points_interval
 from dagrpo.report.inputs import VARIANTS, Inputs
@@ -50,13 +50,13 @@ def summaries(
         head = [headline(comparison) for comparison in comparisons]  # first: a list of runs shows the start
         control = ["**This is a control**: its rewards say nothing."] if is_control else []
         table = summary_markdown(inputs.experiment, comparisons, overrides, doubtful).partition("\n")[2].strip()
-        metrics = [each for comparison in comparisons for each in _metrics_per_attempt(comparison)]
+        figures, tags = _figures(comparisons)
         found.append(
             Summary(
                 seed=seed,
                 text="\n\n".join([*control, *head, table]),
-                figures=_figures(metrics) | _rates(times, seed),
-                tags=_tags(metrics) | ({"control": "true"} if is_control else {}),
+                figures=figures | _rates(times, seed),
+                tags=tags | ({"control": "true"} if is_control else {}),
                 policies=[] if seed is None else list(_policies(inputs, records, seed)),
                 comparisons=comparisons,
             )
@@ -64,25 +64,18 @@ def summaries(
     return found
 
 
-def _metrics_per_attempt(comparison: TaskComparison) -> Iterator[tuple[str, MetricComparison]]:
-    group = group_of(comparison.task, oracle=comparison.oracle)
-    return ((f"{group}/{each.metric}", each) for each in comparison.metrics if each.metric.startswith(PER_ATTEMPT))
-
-
-def _figures(metrics: Sequence[tuple[str, MetricComparison]]) -> dict[str, float]:
-    """Return the figures without their bounds: those are tags, since as figures they would be drawn as separate bars."""
-    return {
-        f"{name}_{kind}": round(getattr(metric, kind).value, DIGITS)
-        for name, metric in metrics
-        for kind in ("base", "trained", "difference")
-    }
-
-
-def _tags(metrics: Sequence[tuple[str, MetricComparison]]) -> dict[str, str]:
-    return {
-        f"interval.{name}_difference": f"{points(metric.difference.value)} ({points_interval(metric.difference)})"
-        for name, metric in metrics
-    }
+def _figures(comparisons: Sequence[TaskComparison]) -> tuple[dict[str, float], dict[str, str]]:
+    """Return the figures, and their bounds as tags: as figures these would be drawn as separate bars."""
+    figures, tags = dict[str, float](), dict[str, str]()
+    for comparison in comparisons:
+        for each in comparison.metrics:
+            if each.metric.startswith(PER_ATTEMPT):
+                name = f"{group_of(comparison.task, oracle=comparison.oracle)}/{each.metric}"
+                for kind in ("base", "trained", "difference"):
+                    figures[f"{name}_{kind}"] = round(getattr(each, kind).value, DIGITS)
+                interval = f"{points(each.difference.value)} ({points_interval(each.difference)})"
+                tags[f"interval.{name}_difference"] = interval
+    return figures, tags
 
 
 def _rates(times: Sequence[SeedTimes], seed: int | None) -> dict[str, float]:

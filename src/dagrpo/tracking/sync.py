@@ -95,11 +95,11 @@ def _record(uri: str, artifacts: str | None, *, all_folders: bool) -> int:
         return 0
     from dagrpo.tracking.record import record_all  # imports MLflow
 
-    recorded = record_all(uri, executions, artifacts)
+    count, incomplete = record_all(uri, executions, artifacts)
     running = {each.record["experiment"] for each in executions if each.status == "RUNNING"}
-    left = running | recorded.incomplete | ({NOTES} if running else set())  # one may end without a word
+    left = running | incomplete | ({NOTES} if running else set())  # one may end without a word
     write_json(SYNCED, {name: state for name, state in states.items() if name not in left})
-    return recorded.count
+    return count
 
 
 def _in_order(results: Sequence["Execution"], noted: Sequence["Execution"]) -> list["Execution"]:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from matplotlib.axes import Axes
-from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
+from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from dagrpo.evaluation.statistics import Estimate
 from dagrpo.report import style
@@ -28,7 +28,12 @@ def base_vs_trained(comparisons: Sequence[TaskComparison]) -> ReportFigure:
         name="base_vs_trained",
         figure=figure,
         title="Base against trained policy",
-        description="; ".join(_in_words(each, metric) for each in comparisons for metric in each.metrics) + ".",
+        description="; ".join(
+            f"{each.label}, {metric_label(metric.metric)}: base {metric.base.value:.3f}, trained {metric.trained.value:.3f}"
+            for each in comparisons
+            for metric in each.metrics
+        )
+        + ".",
         caption=f"Left: score of each policy with its {100 * comparisons[0].confidence:g}% interval. Right: trained "
         "minus base on the same problems, in percentage points; an interval that crosses 0 shows no difference.",
         hovers=[
@@ -69,10 +74,6 @@ def _dot(axes: Axes, estimate: Estimate, position: float, colour: str, marker: s
     axes.plot(estimate.value, position, marker=marker, color=colour, markersize=5, markeredgewidth=0)
 
 
-def _signed_points(share: float, _: int | None) -> str:
-    return f"{100 * share:+.3g}".replace("-", MINUS) if share else "0"
-
-
 def _finish(left: Axes, right: Axes, rows: Sequence[tuple[str, MetricComparison | None]]) -> None:
     left.set_yticks(range(len(rows)), [label for label, _ in rows])
     for label, (_, metric) in zip(left.get_yticklabels(), rows, strict=True):
@@ -80,7 +81,9 @@ def _finish(left: Axes, right: Axes, rows: Sequence[tuple[str, MetricComparison 
     left.set_title("Score")
     right.set_title("Trained minus base, points")
     left.xaxis.set_major_formatter(PercentFormatter(1))
-    right.xaxis.set_major_formatter(FuncFormatter(_signed_points))
+    right.xaxis.set_major_formatter(
+        lambda share, _: f"{100 * share:+.3g}".replace("-", MINUS) if share else "0"  # in points
+    )
     right.axvline(0, color=style.INK, linewidth=0.9)
     for axes in (left, right):
         axes.grid(True, axis="x")
@@ -88,8 +91,3 @@ def _finish(left: Axes, right: Axes, rows: Sequence[tuple[str, MetricComparison 
         axes.spines["left"].set_visible(False)
         axes.set_ylim(len(rows) - 0.4, -0.6)
         axes.xaxis.set_major_locator(MaxNLocator(6, steps=ROUND_STEPS))
-
-
-def _in_words(comparison: TaskComparison, metric: MetricComparison) -> str:
-    base, trained = metric.base.value, metric.trained.value
-    return f"{comparison.label}, {metric_label(metric.metric)}: base {base:.3f}, trained {trained:.3f}"
