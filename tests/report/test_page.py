@@ -167,24 +167,25 @@ def test_the_same_inputs_give_the_same_bytes(built: Path, tmp_path: Path) -> Non
         assert file.read_bytes() == (tmp_path / "report" / file.relative_to(built)).read_bytes(), file.name
 
 
-def with_params(page: Page, stage: str, **sections: object) -> str:
-    """The page's text had that stage recorded other parameters for seed 0."""
-    for path in page.inputs.provenance:
-        record = read_json(path)
-        if (record["stage"], record["seed"]) == (stage, 0):
-            write_json(path, record | {"params": record["params"] | sections})
-            changed = recorded(page.inputs.provenance, {}, Params().model_dump())
-            write_json(path, record)
+def with_params(page: Page, stage: str, seeds: tuple[int, ...], **sections: object) -> str:
+    """The page's text had that stage recorded other parameters for some seeds."""
+    records = {path: read_json(path) for path in page.inputs.provenance}
+    own = {path: each for path, each in records.items() if each["stage"] == stage and each["seed"] in seeds}
+    for path, record in own.items():
+        write_json(path, record | {"params": record["params"] | sections})
+    changed = recorded(page.inputs.provenance, {}, Params().model_dump())
+    for path, record in own.items():
+        write_json(path, record)
     return render(replace(page, parameters=changed))
 
 
 @pytest.mark.nightly
 def test_parameters_that_differ_between_stages_are_marked(page: Page) -> None:
-    text = with_params(page, "train", training={"steps": 99})
+    text = with_params(page, "train", (0,), training={"steps": 99})
     assert "differs between stages:" in text
     assert "12, 99" in text
     assert "This is a control." not in text
-    assert "This is a control." in with_params(page, "train", reward={"permuted": True})
+    assert "This is a control." in with_params(page, "train", (0, 1), reward={"permuted": True})
 
 
 def test_what_differs_from_the_defaults_stands_before_the_rest_and_is_marked_there(built: Path) -> None:
