@@ -158,22 +158,6 @@ def test_the_note_of_a_container_that_is_gone_is_dropped_once_its_outputs_are_th
     assert (project / sync.SYNCED).exists(), "else every workflow would import MLflow"
 
 
-def test_a_run_left_open_here_whose_end_is_recorded_elsewhere_is_closed_by_the_next_sync_here(
-    project: Path, empty_database: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with pytest.raises(UserError), noted(RECORD, CONFIGURATION, {}, LOG) as name:
-        left = show(project, replace(of_note(note_of(name)), process=GONE))
-        raise UserError("the server died.")
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{project}/elsewhere.db")
-    (project / "elsewhere.db").write_bytes(empty_database.read_bytes())
-    assert sync.sync() == 1
-    monkeypatch.delenv("MLFLOW_TRACKING_URI")
-    end_well(project, "")
-    sync.sync()
-    after = {run.info.run_id == left: run.info.status for run in stage_runs(project)}
-    assert after == {True: "KILLED", False: "FINISHED"}
-
-
 def test_the_run_of_a_seed_is_open_while_a_stage_is_at_work_that_no_follower_shows_yet(project: Path) -> None:
     end_well(project, "")
     assert sync.sync() == 1

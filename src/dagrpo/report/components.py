@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from dagrpo.evaluation.statistics import Floats
 from dagrpo.report import style
 from dagrpo.report.curves import Curves
-from dagrpo.report.figures.parts import Hover, ReportFigure, curve, curve_in_words, seed_legend
+from dagrpo.report.figures.parts import Hover, ReportFigure, curve, curve_in_words, panels, seed_legend
 from dagrpo.report.inputs import Inputs
 from dagrpo.report.rollouts import step_rollouts, steps_of
 from dagrpo.rewards.hacking import PREFIX, hacked
@@ -68,18 +68,13 @@ def reward_components(curves: Curves, found: Correlations | None, window: int) -
     names = component_names(curves)
     if len(names) < 2:
         return None
-    panels = len(names) + (found is not None)
-    rows = -(-panels // COLUMNS)
-    figure = style.new_figure(2.0 * rows + 0.4)
-    grid = figure.subplots(rows, COLUMNS, squeeze=False).ravel()
+    figure, grid = panels(len(names) + (found is not None), COLUMNS, 2.0)
     hovers: list[Hover] = []
     for axes, name in zip(grid, names, strict=False):
         hovers += curve(axes, curves, curves[PREFIX + name], window)
         axes.set_title(name)
     if found is not None:
         hovers += _matrix(grid[len(names)], found)
-    for axes in grid[panels:]:
-        axes.set_axis_off()
     seed_legend(figure, curves)
     last = ", ".join(f"{name} {curves[PREFIX + name][:, -1].mean():.3g}" for name in names)
     return ReportFigure(

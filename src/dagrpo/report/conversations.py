@@ -22,6 +22,7 @@ from dagrpo.report.figures.parts import (
     curve_in_words,
     legend,
     metric_curve,
+    panels,
     recorded_of,
     seed_legend,
 )
@@ -154,18 +155,14 @@ def turns_and_calls(curves: Curves, window: int) -> ReportFigure | None:
     metrics = recorded_of("turns_and_calls", curves)
     if not metrics:
         return None
-    rows = -(-len(metrics) // 2)
-    figure = style.new_figure(1.9 * rows + 0.4)
-    grid = figure.subplots(rows, 2, squeeze=False).ravel()
+    figure, grid = panels(len(metrics), 2, 1.9)
     hovers: list[Hover] = []
-    for axes, metric in zip(grid, metrics, strict=False):
+    for axes, metric in zip(grid, metrics, strict=True):
         hovers += metric_curve(axes, curves, metric, window)
         axes.set_ylim(bottom=0)
         if metric.is_share:
             axes.set_ylim(0, 1.04)
             axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
-    for axes in grid[len(metrics) :]:
-        axes.set_axis_off()
     seed_legend(figure, curves)
     last = ", ".join(f"{metric.label.lower()} {curves[metric.name][:, -1].mean():.2f}" for metric in metrics)
     return ReportFigure(

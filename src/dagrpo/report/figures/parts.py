@@ -134,6 +134,16 @@ def empty_figure(name: str, title: str, reason: str) -> ReportFigure:
     return ReportFigure(name=name, figure=figure, title=title, description=reason, caption=reason)
 
 
+def panels(count: int, columns: int, height: float) -> tuple[Figure, list[Axes]]:
+    """Return a figure with so many panels in rows of some height, in inches."""
+    rows = -(-count // columns)
+    figure = style.new_figure(height * rows + 0.4)
+    grid = figure.subplots(rows, columns, squeeze=False).ravel()
+    for axes in grid[count:]:
+        axes.set_axis_off()
+    return figure, list(grid[:count])
+
+
 def legend(figure: Figure, entries: Sequence[tuple[str, str, str]]) -> None:
     """Draw a legend above the axes, where it hides no data. Entries are (label, colour, marker)."""
     handles = [
