@@ -135,7 +135,7 @@ def empty_figure(name: str, title: str, reason: str) -> ReportFigure:
 
 
 def panels(count: int, columns: int, height: float) -> tuple[Figure, list[Axes]]:
-    """Return a figure with so many panels in rows of some height, in inches."""
+    """Return a figure with `count` panels in rows of some height, in inches."""
     rows = -(-count // columns)
     figure = style.new_figure(height * rows + 0.4)
     grid = figure.subplots(rows, columns, squeeze=False).ravel()
