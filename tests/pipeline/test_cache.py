@@ -200,12 +200,15 @@ def test_a_write_in_place_to_one_experiment_leaves_the_other(written: str) -> No
         assert _path(other, name).read_text() != "mine"
 
 
-def test_a_copy_of_an_experiments_folders_is_no_source() -> None:
+def test_a_copy_of_an_experiments_folders_or_of_a_seeds_is_no_source() -> None:
     _run("one")
-    shutil.copytree("results/one", "results/backup")
-    shutil.rmtree("results/one")
-    _run("two")
-    assert made == ["one", "two"]
+    shutil.copytree("results/one", "results/backup")  # the first by name
+    shutil.copytree("results/one/runs/seed_3", "results/one/runs/best")
+    assert _run("two")["taken_from"] == "results/one/runs/seed_3/policy/provenance.json"
+    for name in ("one", "two"):
+        shutil.rmtree(f"results/{name}")
+    _run("three")
+    assert made == ["one", "three"]
 
 
 def test_what_fails_after_it_was_taken_over_in_the_place_of_something_leaves_both(

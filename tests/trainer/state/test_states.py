@@ -159,6 +159,7 @@ def test_a_damaged_state_is_set_aside_and_the_one_before_is_taken(
 ) -> None:
     _saved(tmp_path, 2, 4)
     DAMAGES[fault](tmp_path / "step_00004")
+    assert states.nearest(tmp_path, 9) == states.at(tmp_path, 2), "a reader, which sets nothing aside"
     model, optimizer = _fresh()
     assert tensors.resume(tmp_path, 9, model, optimizer, single_process()) == 2
     told = capsys.readouterr().err.splitlines()[0]
