@@ -215,7 +215,7 @@ READERS: dict[str, tuple[Callable[[], object], tuple[str, ...]]] = {
         (TRAINS_FAILURE,),
     ),
     "Snakemake's locks": (lambda: private.locks_of("tiny"), (".snakemake/locks/0.input.lock",)),
-    "Snakemake's records": (lambda: reconcile._is_known(_job_of(PROVENANCE)), (SNAKEMAKES_RECORD, PROVENANCE)),
+    "Snakemake's records": (lambda: reconcile._is_known(_job_of(PROVENANCE), PARAMS), (SNAKEMAKES_RECORD, PROVENANCE)),
     "what ran": (lambda: recording.still_current(Path(RAN), PARAMS), (RAN,)),
     "makers of inputs": (lambda: record.makers_of("tiny", [Path(CARD)]), (PROVENANCE,)),
     "what another has made": (

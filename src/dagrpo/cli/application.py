@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from dagrpo.cli.accept import accept
 from dagrpo.cli.checkpoints import convert, diff, inspect
 from dagrpo.cli.clean import clean
 from dagrpo.cli.compare.command import compare
@@ -131,6 +132,7 @@ EXAMPLES = {  # at the end of each command's help
     "inspect": "Example: `dagrpo inspect results/arithmetic_tiny/runs/seed_0/exported`",
     "diff": "Example: `dagrpo diff models/arithmetic_tiny/tiny_qwen2 results/arithmetic_tiny/runs/seed_0/exported`",
     "verify": "Example: `dagrpo verify arithmetic_tiny`",
+    "accept": "Example: `dagrpo accept train --because 'only a log line changed'`",
     "status": "Examples: `dagrpo status`; `dagrpo status arithmetic_tiny`; "
     "`dagrpo status --why results/arithmetic_tiny/runs/seed_0/policy`",
     "show": "Examples: `dagrpo show arithmetic_tiny --step 10 --best 3 --worst 3`; "
@@ -158,7 +160,7 @@ PANELS: dict[str, tuple[Callable[..., None] | str, ...]] = {  # of `dagrpo --hel
     "Begin": (init, doctor, use, plan, new),
     "Look": (status, show, ui, serve, "profile", lineage),
     "Compare": (compare, sweep, power),
-    "Check and pass on": (verify, "replay", "crate", "reproduce", "publish"),
+    "Check and pass on": (verify, accept, "replay", "crate", "reproduce", "publish"),
     "Checkpoints and answers": (convert, inspect, diff, grade),
     RARE: (generate, clean, search, "train", warm),
 }

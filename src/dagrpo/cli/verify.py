@@ -14,6 +14,7 @@ from dagrpo.cli.shared import complete_experiments, print_json
 from dagrpo.core.errors import UserError, nearest
 from dagrpo.core.escape import one_line
 from dagrpo.data.reading import name_in_card, picture_digest
+from dagrpo.pipeline.accepted import acceptances_of
 from dagrpo.pipeline.changes.executions import ExecutionRecord, all_records, experiments
 from dagrpo.pipeline.raw_inputs import RawData, is_own, raw_data, raw_recorded
 from dagrpo.utils.console import plain_console, progress
@@ -79,6 +80,8 @@ def verify(
         print_json([asdict(each) for each in verified])
     else:
         _print(experiment, verified)
+        for acceptance in acceptances_of({each.code for each in all_records(experiment)}):
+            typer.echo(f"accepted {acceptance}")
     if any(each.state in {State.MISSING, State.CHANGED} for each in verified):
         raise typer.Exit(1)
 

@@ -51,6 +51,18 @@ def test_read_only_links_to_the_cache_become_copies_that_can_be_made_again(prepa
     assert [path.stat().st_nlink for path in (card, manifest, weights)] == [1, 1, 2]
 
 
+def test_results_of_accepted_code_are_not_made_again(prepared: Path) -> None:
+    provenance = prepared / CARD.with_name("provenance.json")
+    whole = provenance.read_text()
+    provenance.write_text(json.dumps(json.loads(whole) | {"code": "0" * 64, "job": "prepare-of-other-code"}))
+    assert "prepare" in _plan(prepared)
+    clones.run(prepared, "dagrpo", "accept", "prepare", "--because", "a message")
+    for _ in range(2):
+        assert "Nothing to be done" in _plan(prepared)
+    (prepared / "accepted.json").unlink()
+    provenance.write_text(whole)
+
+
 @pytest.mark.nightly
 def test_files_in_any_order_of_time_are_believed(prepared: Path) -> None:
     shutil.rmtree(prepared / ".snakemake")

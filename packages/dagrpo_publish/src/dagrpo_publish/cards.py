@@ -12,6 +12,7 @@ from dagrpo.cli.shared import render_text
 from dagrpo.config.overlay import configuration_of
 from dagrpo.core.escape import one_line
 from dagrpo.data.task import get_task
+from dagrpo.pipeline.accepted import acceptances_of
 from dagrpo.pipeline.raw_inputs import CARD
 from dagrpo.report.format import metric_label
 from dagrpo.report.times import circumstances
@@ -212,3 +213,5 @@ def _digests(publication: Publication) -> Iterator[tuple[str, str]]:
     for record in finished.records:
         yield from ((f"raw data, {file.path}", file.digest) for file in finished.raw(record))
     yield "code of the stage train", finished.record("train").code
+    for acceptance in acceptances_of({record.code for record in finished.records}):
+        yield "an edit that was accepted without running again", str(acceptance)

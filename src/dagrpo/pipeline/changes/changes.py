@@ -12,6 +12,7 @@ from dagrpo.config.overlay import flat
 from dagrpo.config.places import place_of
 from dagrpo.core.errors import UserError
 from dagrpo.core.escape import brief, one_line
+from dagrpo.pipeline.accepted import is_accepted
 from dagrpo.pipeline.changes.executions import ExecutionRecord, Today
 from dagrpo.pipeline.declaration import RAW
 from dagrpo.pipeline.identity import code_digests, digest_of_code
@@ -150,7 +151,7 @@ class Changes:
             return
         self._code |= code_digests([file for file in files if file not in self._code])
         now = {file: self._code[file] for file in files if file in self._code}
-        if digest_of(now) == execution.code:
+        if is_accepted(execution.stage, execution.code, digest_of(now)):
             return
         before = recorded_code(execution.code)
         if before is None:

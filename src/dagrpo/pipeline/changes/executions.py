@@ -14,6 +14,7 @@ from typing import Any
 from dagrpo.config.overlay import OVERRIDE, with_overrides
 from dagrpo.config.schema import Params, parse
 from dagrpo.core.errors import UserError
+from dagrpo.pipeline.accepted import is_accepted
 from dagrpo.pipeline.dag import PlannedJob, planned_jobs, seed_of, stage_of
 from dagrpo.pipeline.declaration import RAW
 from dagrpo.pipeline.identity import code_digest
@@ -194,7 +195,7 @@ def is_current(job: PlannedJob, params: Params) -> bool:
 
 
 def is_made_by(record: Mapping[str, Any], params: Params) -> bool:
-    """Return True if a provenance record has these parameters and today's code."""
+    """Return True if a provenance record has these parameters, and today's code or code that is accepted as such."""
     stage = all_stages()[record["stage"]]
     same_params = record["params"] == own_params(params, stage)
-    return bool(same_params and record["code"] == code_digest(code_files(params, stage)))
+    return same_params and is_accepted(stage.name, record["code"], code_digest(code_files(params, stage)))

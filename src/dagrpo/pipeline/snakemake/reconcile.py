@@ -7,14 +7,16 @@ whose provenance matches today's parameters, code, inputs and outputs is recorde
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from dagrpo.config.places import SCRIPT, place_of
 from dagrpo.config.schema import Params
 from dagrpo.core.errors import UserError
-from dagrpo.pipeline.changes.executions import is_current, named
+from dagrpo.pipeline.accepted import acceptances
+from dagrpo.pipeline.changes.executions import is_current, is_made_by, named
 from dagrpo.pipeline.dag import PlannedJob, all_files, by_job, planned_jobs, seed_of
 from dagrpo.pipeline.declaration import RAW
 from dagrpo.pipeline.job_files import job_file, recorded_code
@@ -39,7 +41,7 @@ def reconcile(params: Params, experiment: str) -> None:
     for parts in by_job(planned_jobs(params, experiment)):
         _make_writable(parts)
         there = [part for part in parts if Path(part.provenance).is_file()]
-        if all(_is_known(part) and _is_untouched(part) for part in there):
+        if all(_is_known(part, params) and _is_untouched(part) for part in there):
             continue
         current = [part for part in there if is_current(part, params)]
         _record(current, params)
@@ -88,7 +90,7 @@ def _is_untouched(part: PlannedJob) -> bool:
     return True
 
 
-def _is_known(part: PlannedJob) -> bool:
+def _is_known(part: PlannedJob, params: Params) -> bool:
     """Return True if Snakemake's record of a provenance file is of the execution in that file, with the raw files of today."""
     provenance = Path(part.provenance)
     try:
@@ -97,7 +99,7 @@ def _is_known(part: PlannedJob) -> bool:
         return (
             digests is not None
             and not is_unfinished(provenance)
-            and recorded_job(provenance) == record["job"]
+            and recorded_job(provenance) == _job(record, params)
             and not missing_raw(dict.fromkeys(recorded_inputs(provenance), ""), record["experiment"])
             and not changed_raw(record, part.inputs.get(RAW, ()))
             and record["inputs"].items() <= digests.items()
@@ -105,6 +107,13 @@ def _is_known(part: PlannedJob) -> bool:
         )
     except (OSError, UserError, KeyError):  # provenance is damaged, or of an earlier version
         return False
+
+
+def _job(record: Mapping[str, Any], params: Params) -> str:
+    """Return the name of the job file that makes Snakemake find nothing to do: today's where today's code is accepted."""
+    if any(each.before == record["code"] for each in acceptances()) and is_made_by(record, params):
+        return Path(job_file(params, all_stages()[record["stage"]])).stem
+    return str(record["job"])
 
 
 def _record(parts: Sequence[PlannedJob], params: Params) -> None:

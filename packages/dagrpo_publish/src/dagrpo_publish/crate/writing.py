@@ -17,6 +17,7 @@ from dagrpo.config.overlay import flat
 from dagrpo.config.places import SNAKEFILE
 from dagrpo.core.errors import UserError
 from dagrpo.core.redaction import redacted
+from dagrpo.pipeline.accepted import acceptances_of
 from dagrpo.pipeline.changes.executions import ExecutionRecord
 from dagrpo.pipeline.raw_inputs import CARD
 from dagrpo.pipeline.stages import all_stages
@@ -219,7 +220,7 @@ def _tool(graph: Graph, finished: Finished, record: ExecutionRecord) -> Referenc
         "SoftwareApplication",
         name=record.stage,
         description=(work or "").partition("\n")[0],
-        softwareVersion=f"sha256 of its code {record.code}",
+        softwareVersion="; ".join([f"sha256 of its code {record.code}", *map(str, acceptances_of([record.code]))]),
         hasPart=code,
     )
 
