@@ -1,4 +1,4 @@
-"""Code that a user says to give the same results as other code.
+"""Edits to code that change no result, as a user says.
 
 An entry of accepted.json, beside params.yaml, stands for an edit that cannot change a stage's results, as its author knows and no digest
 shows. Records keep the code that really ran.
