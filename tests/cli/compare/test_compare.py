@@ -13,8 +13,7 @@ from typer.testing import CliRunner, Result
 
 from dagrpo.cli.application import app
 from dagrpo.cli.compare.command import others, render, render_parts, scope, verdict
-from dagrpo.cli.compare.comparison import compare
-from dagrpo.cli.compare.differences import Difference, differences, unfinished
+from dagrpo.cli.compare.comparison import Difference, compare, differences, unfinished
 from dagrpo.core.errors import UserError
 from dagrpo.core.trajectory import GREEDY
 from dagrpo.evaluation.outcomes import WITHOUT_PICTURES

@@ -17,8 +17,7 @@ from typer.testing import CliRunner, Result
 from dagrpo.checkpoints.tokenizers import Decode
 from dagrpo.cli.application import app
 from dagrpo.cli.show import attempts, terminal
-from dagrpo.cli.show.command import NO_TOKENIZER
-from dagrpo.cli.show.place import run_folder, single_file
+from dagrpo.cli.show.command import NO_TOKENIZER, run_folder, single_file
 from dagrpo.core.errors import UserError
 from dagrpo.data.schema import to_table
 from dagrpo.evaluation.config import Scoring

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dagrpo.cli.shared import Run, Seed
-from dagrpo.cli.show.place import run_folder
+from dagrpo.cli.show.command import run_folder
 from dagrpo.core.errors import UserError
 from dagrpo.utils.console import VisibleConsole
 

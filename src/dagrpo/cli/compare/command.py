@@ -12,8 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dagrpo.cli.compare import comparison as comparisons
-from dagrpo.cli.compare.comparison import Comparison, Metric, TaskPair
-from dagrpo.cli.compare.differences import RUNTIME, Difference
+from dagrpo.cli.compare.comparison import RUNTIME, Comparison, Difference, Metric, TaskPair
 from dagrpo.cli.shared import Html, Which, columns, complete_experiments, print_json
 from dagrpo.core.escape import one_line
 from dagrpo.report import format

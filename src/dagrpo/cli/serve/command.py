@@ -25,7 +25,7 @@ def serve(
     """Serve a run's policies on this machine: a page to talk to them, and an OpenAI endpoint for each, until Ctrl-C."""
     from dagrpo.cli.serve.policy import open_policies
     from dagrpo.cli.serve.site import run_site
-    from dagrpo.cli.show.place import run_folder
+    from dagrpo.cli.show.command import run_folder
     from dagrpo.utils.console import say
 
     names = ("base", "trained") if policy == "both" else (policy,)

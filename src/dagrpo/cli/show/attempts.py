@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dagrpo.cli.show.place import Place
+from dagrpo.cli.show.command import Place
 from dagrpo.core.errors import UserError
 from dagrpo.core.escape import brief
 from dagrpo.report.attempt import LONGEST_TEXT, Attempt, attempt_of

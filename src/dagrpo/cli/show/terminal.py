@@ -9,7 +9,7 @@ from rich.text import Text
 
 from dagrpo.checkpoints.tokenizers import Decode, decoder_of
 from dagrpo.cli.show.attempts import Chosen
-from dagrpo.cli.show.place import Place
+from dagrpo.cli.show.command import Place
 from dagrpo.core.escape import one_line, visible
 from dagrpo.report.attempt import Attempt
 from dagrpo.report.format import plural
