@@ -35,18 +35,8 @@ class Host:
 
     def start(self, folder: Path, *command: str, **environment: str) -> subprocess.Popen[str]:
         """Start a command in a folder; its output, errors among it, can be read from its stdout."""
-        inside = (
-            "ip",
-            "netns",
-            "exec",
-            self.namespace,
-            "unshare",
-            "--uts",
-            "--pid",
-            "--fork",
-            "--kill-child",
-            "--mount-proc",
-        )
+        own = ("unshare", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc")
+        inside = ("ip", "netns", "exec", self.namespace, *own)
         process = subprocess.Popen(
             [*inside, "sh", "-c", INSIDE, "sh", self.name, *command],
             cwd=folder,

@@ -44,75 +44,57 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFi
 
 
 @pytest.mark.parametrize(
-    ("arguments", "sentence"),
+    ("words", "sentence"),
     [
-        (("inspect", "nowhere"), "nowhere is not a checkpoint"),
-        (("grade", "gsm8k", "nothing.jsonl"), "nothing.jsonl is missing"),
-        (("search", "nothing.parquet"), "nothing.parquet is missing"),
-        (("why", "nothing.json"), "`dagrpo why FILE` is an option now: `dagrpo status --why FILE`."),
-        (("new", "loss", "gspo"), "A loss `gspo` already exists"),
+        ("inspect nowhere", "nowhere is not a checkpoint"),
+        ("grade gsm8k nothing.jsonl", "nothing.jsonl is missing"),
+        ("search nothing.parquet", "nothing.parquet is missing"),
+        ("why nothing.json", "`dagrpo why FILE` is an option now: `dagrpo status --why FILE`."),
+        ("new loss gspo", "A loss `gspo` already exists"),
+        ("lineage nothing.json", "nothing.json is neither a file nor a digest"),
+        ("compare one two", "There is no experiment `one`"),
+        ("status --why nothing.json", "nothing.json is not made by a stage"),
+        ("status tiny --why nothing.json", "--why FILE stands alone: leave out the names of experiments."),
     ],
 )
-def test_a_mistake_is_one_sentence(arguments: tuple[str, ...], sentence: str, run: Run, tmp_path: Path) -> None:
-    done = run(*arguments)
-    assert done.returncode == 1
-    assert sentence in done.stderr
-    assert "Traceback" not in done.stderr
-    assert len(done.stderr.strip().splitlines()) == 1
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        (("lineage", "nothing.json"), "nothing.json is neither a file nor a digest"),
-        (("compare", "one", "two"), "There is no experiment `one`"),
-        (("status", "--why", "nothing.json"), "nothing.json is not made by a stage"),
-        (("status", "tiny", "--why", "nothing.json"), "--why FILE stands alone: leave out the names of experiments."),
-    ],
-)
-def test_a_mistake_in_a_project_is_one_sentence(
-    arguments: tuple[str, ...], sentence: str, run: Run, tmp_path: Path
-) -> None:
+def test_a_mistake_is_one_sentence(words: str, sentence: str, run: Run, tmp_path: Path) -> None:
     (tmp_path / "Snakefile").touch()
-    done = run(*arguments)
+    done = run(*words.split())
     assert done.returncode == 1
     assert sentence in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["Snakefile"]
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("clean", "--override-runs"),
-        ("compare", "one", "two"),
-        ("generate",),
-        ("lineage", "nothing.json"),
-        ("plan",),
-        ("profile",),
-        ("replay", "one"),
-        ("show", "one", "--best", "1"),
-        ("status",),
-        ("status", "--why", "one"),
-        ("tracking", "rebuild"),
-        ("train", "--to", "half", "--rollouts-only"),
-        ("ui",),
-        ("use", "arithmetic_tiny"),
-        ("verify", "one"),
-        ("warm",),
-    ],
+COMMANDS = (
+    "clean --override-runs",
+    "compare one two",
+    "generate",
+    "lineage nothing.json",
+    "plan",
+    "profile",
+    "replay one",
+    "show one --best 1",
+    "status",
+    "status --why one",
+    "tracking rebuild",
+    "train --to half --rollouts-only",
+    "ui",
+    "use arithmetic_tiny",
+    "verify one",
+    "warm",
 )
+
+
+@pytest.mark.parametrize("words", COMMANDS)
 def test_a_command_in_another_folder_is_refused_before_it_looks_at_anything(
-    arguments: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "one/runs/seed_0/rollouts").mkdir(parents=True)  # as in the folder results/ of a project
     monkeypatch.chdir(tmp_path)
-    refused = CliRunner().invoke(app, list(arguments)).exception
+    refused = CliRunner().invoke(app, words.split()).exception
     assert isinstance(refused, UserError)
-    assert (
-        str(refused)
-        == f"{tmp_path} has no Snakefile: change to the folder of a study, or write one with `dagrpo init`."
-    )
+    assert "has no Snakefile: change to the folder of a study" in str(refused)
 
 
 def test_every_command_needs_the_project_or_is_listed_as_one_that_works_anywhere() -> None:
@@ -180,14 +162,9 @@ def _completed(run: Run, monkeypatch: pytest.MonkeyPatch, words: str) -> list[st
 def test_a_shell_completes(
     words: str, offered: list[str], run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for folder in (
-        "arithmetic_tiny/runs/seed_0/eval/arithmetic/base",
-        "arithmetic_tiny/runs/seed_12",
-        "arithmetic_tiny-gspo",
-    ):
+    evaluated = ("arithmetic_tiny/runs/seed_0/eval/arithmetic/base", "other/runs/seed_0/eval/aime_2024/base")
+    for folder in (*evaluated, "arithmetic_tiny/runs/seed_12", "arithmetic_tiny-gspo", "../presets/algorithms"):
         (tmp_path / "results" / folder).mkdir(parents=True)
-    (tmp_path / "results/other/runs/seed_0/eval/aime_2024/base").mkdir(parents=True)
-    (tmp_path / "presets/algorithms").mkdir(parents=True)
     for name in ("presets/algorithms/gspo.yaml", "params.yaml"):
         (tmp_path / name).touch()
     assert _completed(run, monkeypatch, words) == offered

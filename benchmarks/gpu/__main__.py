@@ -243,7 +243,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     missing = (
         []
         if given.rehearse
-        else [each for each in gpu_requirements.of_check(ROOT, mirror=given.mirror) if each.is_trouble]
+        else [each for each in gpu_requirements.check_all(ROOT, mirror=given.mirror) if each.is_trouble]
     )
     if missing:
         raise SystemExit("\n".join(f"missing: {each.name}: {each.detail}; {each.remedy}" for each in missing))

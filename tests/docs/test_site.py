@@ -31,19 +31,8 @@ def test_the_lock_of_the_site_agrees_with_that_of_the_project() -> None:
 @pytest.mark.nightly
 @pytest.mark.skipif(not PYTHON.exists(), reason="`make docs` makes its environment")
 def test_the_site_is_made_without_a_warning_and_loads_nothing_from_elsewhere(tmp_path: Path) -> None:
-    command: list[str | Path] = [
-        PYTHON,
-        "-m",
-        "sphinx",
-        "-q",
-        "-W",
-        "-c",
-        "docs/site",
-        "-d",
-        tmp_path / "trees",
-        ".",
-        tmp_path / "site",
-    ]
+    places = ("-c", "docs/site", "-d", tmp_path / "trees", ".", tmp_path / "site")
+    command = (PYTHON, "-m", "sphinx", "-q", "-W", *places)
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     made = [path for path in (tmp_path / "site").rglob("*") if path.suffix in {".html", ".css"}]

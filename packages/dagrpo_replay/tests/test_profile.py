@@ -80,8 +80,8 @@ def test_steps_are_measured_and_nothing_but_the_trace_is_left(inputs: tuple[Path
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--to", "trace.json"], "does not end in .json.gz"),
-        (["--to", "nowhere/trace.json.gz"], "is in a folder that is not there"),
+        (["arithmetic_tiny", "--to", "trace.json"], "does not end in .json.gz"),
+        (["arithmetic_tiny", "--to", "nowhere/trace.json.gz"], "is in a folder that is not there"),
         (["arithmetic_tyni"], "arithmetic_tiny"),
         (["arithmetic_tiny"], "is missing, with which training starts: make it with `snakemake --cores all"),
     ],
@@ -92,9 +92,6 @@ def test_a_mistake_is_refused_in_a_sentence(
     (tmp_path / "presets").symlink_to(Path("presets").absolute())
     (tmp_path / "Snakefile").touch()
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("dagrpo.config.project.require_own_code", lambda: None)
-    if arguments[0] == "--to":
-        arguments = ["arithmetic_tiny", *arguments]
     failed = CliRunner().invoke(application.app, ["profile", *arguments])
     assert isinstance(failed.exception, UserError)
     assert sentence in str(failed.exception)

@@ -4,7 +4,7 @@ Completion is quick, as it runs at every press of a key: most of it lists folder
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -14,6 +14,8 @@ from rich.table import Table
 
 from dagrpo.config.places import KINDS, PRESETS, presets_of
 from dagrpo.config.scripts import presets as of_scripts
+from dagrpo.config.sweeps import known
+from dagrpo.data.task import TASKS
 
 PARAMS = Path("params.yaml")
 Which = Literal["base", "trained"]
@@ -45,20 +47,32 @@ def render_text(template: Path, **values: object) -> str:
     return environment.get_template(template.name).render(**values)
 
 
-def complete_experiments(incomplete: str) -> list[str]:
-    """List the experiments that have results in this folder."""
-    return _beginning(incomplete, (path.name for path in Path("results").glob("*/")))
+def _complete(names: Callable[[], Iterable[str]]) -> Callable[[str], list[str]]:
+    """Return a function that lists the names with a given beginning."""
+
+    def complete(incomplete: str) -> list[str]:
+        return _beginning(incomplete, names())
+
+    return complete
 
 
-def complete_presets(incomplete: str) -> list[str]:
-    """List the presets of this folder, and params.yaml if it exists."""
+def _list_presets() -> set[str]:
     names = {name for kind in KINDS for name in presets_of(kind)} | set(of_scripts(PRESETS))
-    return _beginning(incomplete, names | {path.name for path in Path().glob("params.yaml")})
+    return names | {path.name for path in Path().glob("params.yaml")}
 
 
-def complete_hardware(incomplete: str) -> list[str]:
-    """List the presets of hardware of this folder, and none."""
-    return _beginning(incomplete, ["none", *presets_of("hardware")])
+def _list_formats() -> list[str]:
+    from dagrpo.checkpoints.formats import FORMATS
+
+    return ["hf", *FORMATS.names()]
+
+
+complete_experiments = _complete(lambda: (path.name for path in Path("results").glob("*/")))  # that have results here
+complete_presets = _complete(_list_presets)
+complete_hardware = _complete(lambda: ["none", *presets_of("hardware")])
+complete_tasks = _complete(TASKS.names)
+complete_formats = _complete(_list_formats)
+complete_sweeps = _complete(known)
 
 
 def complete_evaluated(context: typer.Context, incomplete: str) -> list[str]:
@@ -72,33 +86,12 @@ def complete_seeds(context: typer.Context, incomplete: str) -> list[str]:
     return _beginning(incomplete, (path.name.removeprefix("seed_") for path in folders))
 
 
-def complete_tasks(incomplete: str) -> list[str]:
-    """List every task. Importing them takes a second."""
-    from dagrpo.data.task import TASKS
-
-    return _beginning(incomplete, TASKS.names())
-
-
 def complete_gpus(incomplete: str) -> list[str]:
     """List the GPUs with a data sheet here, in small letters if the word begins so, without blanks, which a shell would want quoted."""
     from dagrpo.utils.gpu_specs import GPUS
 
     names = [gpu.name.replace(" ", "-") for gpu in GPUS]
     return _beginning(incomplete, [name.lower() for name in names] if incomplete.islower() else names)
-
-
-def complete_formats(incomplete: str) -> list[str]:
-    """List the formats of checkpoints."""
-    from dagrpo.checkpoints.formats import FORMATS
-
-    return _beginning(incomplete, ["hf", *FORMATS.names()])
-
-
-def complete_sweeps(incomplete: str) -> list[str]:
-    """List the sweeps of this folder."""
-    from dagrpo.config.sweeps import known
-
-    return _beginning(incomplete, known())
 
 
 def _run(context: typer.Context) -> str:

@@ -19,7 +19,7 @@ from dagrpo.pipeline.changes.executions import ExecutionRecord, all_records, exp
 from dagrpo.pipeline.raw_inputs import RawData, is_own, raw_data, raw_recorded
 from dagrpo.utils.console import plain_console, progress
 from dagrpo.utils.files import sha256_of
-from dagrpo.utils.manifest import MANIFEST, FileEntry, fault_of, listed_files
+from dagrpo.utils.manifest import MANIFEST, fault_of, listed_files
 from dagrpo.utils.provenance import PROVENANCE, TOPS
 
 LONGEST = 300
@@ -109,10 +109,10 @@ def verify_files(experiment: str) -> list[Verified]:
         raise UserError(
             f"There is no record of an experiment `{experiment}` in {', '.join(TOPS)}: {nearest(experiment, experiments())}."
         )
-    outputs = []
-    with progress(f"verify {experiment}", sum(map(_number_of_outputs, records)), brief=True) as bar:
-        for verified in (verified for each in records for verified in _outputs(each)):
-            outputs.append(verified)
+    outputs = list[Verified]()
+    with progress(f"verify {experiment}", len(records), brief=True) as bar:
+        for each in records:
+            outputs += _outputs(each)
             bar.advance()
     recorded = {verified.path for verified in outputs} | {str(each.provenance) for each in records}
     return [*_raw(records), *outputs, *_inputs(records), *_unknown(experiment, recorded)]
@@ -146,24 +146,16 @@ def _outputs(record: ExecutionRecord) -> Iterator[Verified]:
         verified = _file(Path(path), digest, f"output of {record.what}")
         yield verified
         if Path(path).name == MANIFEST and verified.state == State.WHOLE:
-            for name, entry in _listed(Path(path)).items():
+            try:
+                listed = listed_files(Path(path))
+            except UserError:  # of something that lists no files
+                continue
+            for name, entry in listed.items():
                 file = Path(path).parent / name
                 fault = fault_of(file, entry)
                 state = State.WHOLE if fault is None else State.CHANGED if file.is_file() else State.MISSING
                 description = f"in a folder of {record.what}"
                 yield Verified(path=str(file), state=state, description=description, bytes=entry.bytes)
-
-
-def _number_of_outputs(record: ExecutionRecord) -> int:
-    manifests = [path for path in map(Path, record.outputs) if path.name == MANIFEST]
-    return len(record.outputs) + sum(len(_listed(path)) for path in manifests)
-
-
-def _listed(manifest: Path) -> dict[str, FileEntry]:
-    try:
-        return listed_files(manifest)
-    except (OSError, UserError):  # missing, or of something that lists no files
-        return {}
 
 
 def _inputs(records: Sequence[ExecutionRecord]) -> Iterator[Verified]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from tests.pipeline.changes.made_up import make_project
+from tests.pipeline.changes.made_up import Project, make_project
 from typer.testing import CliRunner, Result
 
 from dagrpo.cli.application import app
@@ -126,22 +126,24 @@ def test_a_hostile_name_does_nothing_on_the_page(results: Path) -> None:
     (results / "two").rename(results / "x")
     comparison = compare(["one", "x"])
     evil = Difference(group="parameters", name=name, values=(name, "\u202e"))
-    html = render(
-        type(comparison)(
-            **{slot: getattr(comparison, slot) for slot in comparison.__slots__} | {"differences": (evil,)}
-        )
-    )
+    html = render(replace(comparison, differences=(evil,)))
     assert "<script" not in html
     assert "\u202e" not in html
+
+
+def _make_two(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
+    """Make a project and its equal `other`."""
+    monkeypatch.chdir(folder)
+    project = make_project(folder)
+    for top in ("data", "models", "results"):
+        shutil.copytree(Path(top, project.name), Path(top, "other"))
+    return project
 
 
 def test_what_differs_is_found_in_parameters_data_code_and_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    project = make_project(tmp_path)
-    for top in ("data", "models", "results"):
-        shutil.copytree(Path(top, project.name), Path(top, "other"))
+    project = _make_two(tmp_path, monkeypatch)
     assert differences([project.name, "other"]) == []
     provenance = Path(str(project.provenance("train")).replace(project.name, "other"))
     record = read_json(provenance)
@@ -167,10 +169,7 @@ def test_what_differs_is_found_in_parameters_data_code_and_environment(
 def test_an_unfinished_experiment_is_named_and_compared_by_what_both_have(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    project = make_project(tmp_path)
-    for top in ("data", "models", "results"):
-        shutil.copytree(Path(top, project.name), Path(top, "other"))
+    project = _make_two(tmp_path, monkeypatch)
     for stage in ("score", "report"):
         Path(str(project.provenance(stage)).replace(project.name, "other")).unlink()
     names = [project.name, "other"]
@@ -208,10 +207,7 @@ def test_runtime_stands_apart_as_it_changes_no_result_but_by_rounding(results: P
 def test_the_file_of_code_that_differs_is_named_where_a_job_was_planned_with_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    project = make_project(tmp_path)
-    for top in ("data", "models", "results"):
-        shutil.copytree(Path(top, project.name), Path(top, "other"))
+    project = _make_two(tmp_path, monkeypatch)
     project.change_code("score", "src/dagrpo/pipeline/stages/score.py", "0" * 64)
     (found,) = differences([project.name, "other"])
     assert (found.name, found.values[0]) == ("src/dagrpo/pipeline/stages/score.py", "0" * 12)

@@ -107,16 +107,16 @@ UNIFIED = gpus.Card("0", "NVIDIA GB10", None, "580.1", (12, 1))
 
 
 def test_memory_is_advised_for_an_installation_and_needed_for_the_check(asked: Machine) -> None:
-    _, card = gpus.of_cards([SMALL])
+    _, card = gpus.check_cards([SMALL])
     assert (card.state, "22,000 MiB are advised" in card.detail) == ("none", True)
-    _, card = gpus.of_cards([SMALL], needs_memory=True)
+    _, card = gpus.check_cards([SMALL], needs_memory=True)
     assert (card.state, "22,000 MiB are needed" in card.detail) == ("missing", True)
     told = asked(f"0, NVIDIA GeForce RTX 4060, 8188, {NEW}, 8.9, GPU-1b", arguments=("--check",))
     assert "missing: GPU 0: NVIDIA GeForce RTX 4060, 8,188 MiB" in told
 
 
 def test_one_card_that_fits_is_enough() -> None:
-    _, old, small, large = gpus.of_cards([T4, SMALL, LARGE], needs_memory=True)
+    _, old, small, large = gpus.check_cards([T4, SMALL, LARGE], needs_memory=True)
     assert [old.state, small.state, large.state] == ["none", "none", "ok"]
     assert old.detail.endswith("compute capability 7.5; 8.0 (Ampere) or newer is needed; 22,000 MiB are needed")
     assert old.remedy == "leave it out: export CUDA_VISIBLE_DEVICES=2"
@@ -131,7 +131,7 @@ def test_only_the_cards_of_cuda_visible_devices_are_judged(
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", names)
     assert [card.number for card in gpus.visible([T4, SMALL, LARGE])] == numbers
-    found = [each for each in gpus.of_cards([T4, SMALL, LARGE], needs_memory=True) if each.is_trouble]
+    found = [each for each in gpus.check_cards([T4, SMALL, LARGE], needs_memory=True) if each.is_trouble]
     assert bool(found) == (names in {"", "7", "GPU-1b,0"})
     if not numbers:
         assert found[0].detail == f"CUDA_VISIBLE_DEVICES={names} names none of those that nvidia-smi lists: 0,1,2"
@@ -155,7 +155,7 @@ def test_what_nvidia_smi_does_not_know_hides_no_card_and_is_no_failure(
     monkeypatch.setenv("PATH", str(tmp_path))
     assert gpus.cards() == [card]
     unknown = card._replace(driver="[N/A]", mebibytes=None, capability=None)
-    assert [each.state for each in gpus.of_cards([unknown], needs_memory=True)] == ["ok", "ok"]
+    assert [each.state for each in gpus.check_cards([unknown], needs_memory=True)] == ["ok", "ok"]
 
 
 def test_headers_are_those_of_the_base_python_and_needed_only_of_an_environment_that_is_made(
@@ -163,7 +163,7 @@ def test_headers_are_those_of_the_base_python_and_needed_only_of_an_environment_
 ) -> None:
     monkeypatch.setenv("DAGRPO_DATA", str(tmp_path))
     monkeypatch.setattr(sys, "base_prefix", str(tmp_path))
-    checks = {"missing": gpu_requirements.of_check(tmp_path), "none": gpu_requirements.of_gpu(tmp_path)}
+    checks = {"missing": gpu_requirements.check_all(tmp_path), "none": gpu_requirements.check_installation(tmp_path)}
     for state, found in checks.items():  # `make gpu` gets a Python with headers
         assert [each.state for each in found if each.name == "Python.h"] == [state]
     assert not gpu_requirements.headers(is_needed=False).is_there

@@ -57,11 +57,6 @@ class Publication:
         return f"{self.name}-rollouts"
 
     @property
-    def train(self) -> str:
-        """Return the task that the policy was trained on."""
-        return self.finished.params.experiment.train
-
-    @property
     def tasks(self) -> Sequence[str]:
         """Return the tasks that it was evaluated on."""
         return self.finished.params.experiment.evaluate
@@ -83,7 +78,9 @@ class Publication:
 
     def use_of(self, task: str) -> str:
         """Return the use of a task, in words."""
-        return " and ".join(["training"] * (task == self.train) + ["evaluation"] * (task in self.tasks))
+        return " and ".join(
+            ["training"] * (task == self.finished.params.experiment.train) + ["evaluation"] * (task in self.tasks)
+        )
 
     def is_generated(self, task: str) -> bool:
         """Return True if a task's texts are dagrpo's own: written by a generator, and not taken from other people's data."""

@@ -89,7 +89,10 @@ def write_rollouts(publication: Publication, folder: Path) -> None:
         source = manifest.with_name(name)
         if (fault := fault_of(source, entry)) is not None:
             raise UserError(f"{source} {fault}, but {manifest} lists it: restore it first.")
-        write_parquet(folder / name, _published(publication, publication.train, read_parquet(source), source))
+        write_parquet(
+            folder / name,
+            _published(publication, publication.finished.params.experiment.train, read_parquet(source), source),
+        )
 
 
 def write_evaluation(publication: Publication, task: str, folder: Path) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dagrpo.config.overlay import merged
+from dagrpo.config.overlay import merged, nested
 from dagrpo.config.schema import Params, parse
 from dagrpo.core.errors import UserError
 from dagrpo.pipeline.identity import code_digests
@@ -78,62 +78,37 @@ def test_a_value_of_ones_own_takes_the_place_of_the_crates() -> None:
         parameters(_crate({}), PLACE, Params(), ["training.steps"])
 
 
+AGENT = "rollout.agent"
+VERIFIERS = {"name": "verifiers", "taskset": "a.b"}
+ELSEWHERE = "a place of another machine"
+
+
 @pytest.mark.parametrize(
-    ("changes", "sentence"),
+    ("key", "value", "sentence"),
     [
-        (
-            {"rollout": {"agent": {"name": "program", "command": ["rm", "-rf", "."]}}},
-            r"would hand .* to a program .rollout\.agent\.command",
-        ),
-        (
-            {"rollout": {"tools": {"search": {"url": "http://them"}}}},
-            r"rollout\.tools\.search\.url is .* a place of another machine",
-        ),
-        ({"model": {"source": "gguf", "gguf": "/etc/passwd"}}, r"model\.gguf is .*a place of another machine"),
-        ({"data": {"pass_rates": "a/../../b"}}, r"data\.pass_rates is .*a place of another machine"),
-        ({"data": {"pass_rates": "~/b c"}}, r"data\.pass_rates is .*a place of another machine"),
-        (
-            {"training": {"backend": {"name": "verl", "settings": {"trust": True}}}},
-            r"to a program .training\.backend\.settings",
-        ),
-        (
-            {"rollout": {"agent": {"name": "verifiers", "taskset": "a.b", "environment": ".venv"}}},
-            r"rollout\.agent\.environment is .*to which the run would write",
-        ),
-        (
-            {"reward": {"components": {"judge": {"answers": "src/mine.py"}}}},
-            r"judge\.answers is .*to which the run would write",
-        ),
-        (
-            {"rollout": {"agent": {"name": "verifiers", "taskset": "a.b", "lock": "their.crate/a:b.lock"}}},
-            r"rollout\.agent\.lock is .*from which the run would install packages",
-        ),
-        (
-            {"rollout": {"agent": {"name": "verifiers", "taskset": "a.b", "harness": "theirs"}}},
-            r"rollout\.agent\.harness is .*which would run beside the taskset",
-        ),
-        (
-            {"rollout": {"agent": {"name": "verifiers", "taskset": "a.b", "environment": "their.crate/a:b"}}},
-            r"rollout\.agent\.environment is .*to which the run would write",
-        ),
-        ({"rollout": {"agent": {"name": "verifiers", "taskset": ":x"}}}, "names code of its author"),
-        (
-            {"rollout": {"agent": {"name": "openenv", "address": "://them:80"}}},
-            r"rollout\.agent\.address is .*another machine",
-        ),
-        (
-            {"rollout": {"agent": {"name": "program", "keep_variables": ["HF_TOKEN"]}}},
-            r"to a program .rollout\.agent\.keep_variables",
-        ),
-        ({"training": {"setps": 1}}, "unknown key `training.setps`"),
-        ({"experiment": {"name": "other"}}, "since the stages ran with different ones"),
-        ({"data": 3}, "`data` is 3: it is a section"),
-        ({"runtime": {"engine": 3}}, "runtime.engine is 3"),
+        (AGENT, {"name": "program", "command": ["rm", "-rf", "."]}, r"a program .rollout\.agent\.command"),
+        (AGENT, {"name": "program", "keep_variables": ["HF_TOKEN"]}, r"a program .rollout\.agent\.keep_variables"),
+        ("training.backend", {"name": "verl", "settings": {"trust": True}}, r"a program .training\.backend\.settings"),
+        ("rollout.tools.search.url", "http://them", ELSEWHERE),
+        ("model", {"source": "gguf", "gguf": "/etc/passwd"}, ELSEWHERE),
+        ("data.pass_rates", "a/../../b", ELSEWHERE),
+        ("data.pass_rates", "~/b c", ELSEWHERE),
+        (AGENT, {"name": "openenv", "address": "://them:80"}, ELSEWHERE),
+        (AGENT, VERIFIERS | {"environment": ".venv"}, "to which the run would write"),
+        (AGENT, VERIFIERS | {"environment": "their.crate/a:b"}, "to which the run would write"),
+        ("reward.components.judge.answers", "src/mine.py", "to which the run would write"),
+        (AGENT, VERIFIERS | {"lock": "their.crate/a:b.lock"}, "from which the run would install packages"),
+        (AGENT, VERIFIERS | {"harness": "theirs"}, "which would run beside the taskset"),
+        (AGENT, VERIFIERS | {"taskset": ":x"}, "names code of its author"),
+        ("training.setps", 1, "unknown key `training.setps`"),
+        ("experiment.name", "other", "since the stages ran with different ones"),
+        ("data", 3, "`data` is 3: it is a section"),
+        ("runtime.engine", 3, "runtime.engine is 3"),
     ],
 )
-def test_what_leads_out_is_refused(changes: dict[str, Any], sentence: str) -> None:
+def test_what_leads_out_is_refused(key: str, value: Any, sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
-        parameters(_crate(changes), PLACE, Params(), ())
+        parameters(_crate(nested(key.split("."), value)), PLACE, Params(), ())
 
 
 Named = Callable[[str], dict[str, Any]]

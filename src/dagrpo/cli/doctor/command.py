@@ -196,7 +196,7 @@ def check_gpus() -> Iterator[Finding]:
         yield advise("GPU", False, "", "everything runs on the CPU", remedy)
         return
     if cards := gpus.cards():
-        yield from gpus.of_cards(cards)
+        yield from gpus.check_cards(cards)
     else:
         named = "as CUDA_VISIBLE_DEVICES or the driver names it"
         yield from (Finding(name=f"GPU {device}", detail=named) for device in devices)

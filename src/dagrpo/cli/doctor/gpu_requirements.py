@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--mirror")
     options, _ = parser.parse_known_args(arguments)  # the other options are those of benchmarks.gpu
     is_project = Path(sys.prefix) == Path(".venv").absolute()  # else `make gpu` makes .venv, of a Python with headers
-    checked = list(of_check(mirror=options.mirror, with_headers=is_project) if options.check else of_gpu())
+    checked = list(check_all(mirror=options.mirror, with_headers=is_project) if options.check else check_installation())
     for each in checked:
         if not each.is_there:
             print(f"{each.state}: {each.name}: {each.detail}\n    {each.remedy}", file=sys.stderr)
@@ -56,12 +56,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
         raise SystemExit(1)
 
 
-def of_gpu(folder: Path = Path(), *, with_headers: bool = False, needs_memory: bool = False) -> Iterator[Finding]:
+def check_installation(
+    folder: Path = Path(), *, with_headers: bool = False, needs_memory: bool = False
+) -> Iterator[Finding]:
     """Yield the requirements of an installation for a GPU in `folder`.
 
     `with_headers`: also of the Python that runs this. `needs_memory`: a GPU of LEAST_MEBIBYTES is required, not only advised.
     """
-    yield from gpus.of_cards(gpus.cards(), needs_memory=needs_memory)
+    yield from gpus.check_cards(gpus.cards(), needs_memory=needs_memory)
     yield python()
     yield environment_module()
     yield headers(is_needed=with_headers)
@@ -72,9 +74,9 @@ def of_gpu(folder: Path = Path(), *, with_headers: bool = False, needs_memory: b
     yield cache()
 
 
-def of_check(folder: Path = Path(), *, mirror: str | None = None, with_headers: bool = True) -> Iterator[Finding]:
+def check_all(folder: Path = Path(), *, mirror: str | None = None, with_headers: bool = True) -> Iterator[Finding]:
     """Yield the requirements of `make gpu-check`: those of an installation, a git repository, and GSM8K, in `mirror` if given."""
-    yield from of_gpu(folder, with_headers=with_headers, needs_memory=True)
+    yield from check_installation(folder, with_headers=with_headers, needs_memory=True)
     yield repository(folder)
     yield data(mirror)
 

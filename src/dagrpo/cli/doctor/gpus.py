@@ -89,7 +89,7 @@ def _is_uuid(name: str, card: Card) -> bool:
     return name.startswith("GPU-") and card.uuid.startswith(name)
 
 
-def of_cards(cards: Sequence[Card], *, needs_memory: bool = False) -> Iterator[Finding]:
+def check_cards(cards: Sequence[Card], *, needs_memory: bool = False) -> Iterator[Finding]:
     """Yield the driver's version, then each GPU that CUDA_VISIBLE_DEVICES leaves. One that fits is enough.
 
     `needs_memory`: a GPU of less than LEAST_MEBIBYTES does not fit.
