@@ -1,14 +1,15 @@
 """Every command and every reader of a file ends in one sentence, whatever lies in the place of the file."""
 
+import os
 import shutil
 from base64 import urlsafe_b64encode
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 import torch
-from tests import damaging
 from tests.everyday import everyday
 from tests.rollout import conversations
 from tests.trainer.computed import COMPUTED
@@ -46,6 +47,9 @@ from snakemake_logger_plugin_dagrpo.failures import Job, failure_of
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[1]
 LONGEST = 500  # characters
+MANY_ZEROS = 200_000_000
+DEEP = 100_000  # levels
+Way = Callable[[Path, bytes], object]
 RUN = "results/tiny/runs/seed_0"
 MODEL = "models/tiny/qwen"
 DOWNLOAD = "download"  # a model without a manifest
@@ -229,10 +233,59 @@ READERS: dict[str, tuple[Callable[[], object], tuple[str, ...]]] = {
 OF_OTHERS = {"passages.parquet", "answers.jsonl"}
 
 
+def _holding(content: bytes) -> Way:
+    return lambda path, whole: path.write_bytes(content)
+
+
+# Everything that a file can be instead of what was written.
+WAYS: dict[str, Way] = {
+    "empty": _holding(b""),
+    "truncated": lambda path, whole: path.write_bytes(whole[: len(whole) // 2]),
+    "not UTF-8": lambda path, whole: path.write_bytes(b"\xff\xfe" + whole),
+    "NUL inside": lambda path, whole: path.write_bytes(whole[: len(whole) // 2] + b"\0\0\0" + whole[len(whole) // 2 :]),
+    "null": _holding(b"null"),
+    "a number": _holding(b"7\n"),
+    "a list": _holding(b'[1, "a"]'),
+    "an empty object": _holding(b"{}\n"),
+    "an object of nulls": _holding(
+        b'{"files": null, "stage": null, "outputs": null, "inputs": null, "raw": null, "key": null}\n'
+    ),
+    "deep lists": _holding(b"[" * DEEP + b"]" * DEEP),
+    "deep objects": _holding(b'{"a": ' * DEEP + b"1" + b"}" * DEEP),
+    "a long number": _holding(b'{"a": ' + b"9" * 5000 + b"}"),
+    "zeros": lambda path, whole: (path.touch(), os.truncate(path, MANY_ZEROS)),  # takes no room
+    "a folder": lambda path, whole: path.mkdir(),
+    "a broken link": lambda path, whole: path.symlink_to("nowhere"),
+    "a disk that fails": lambda path, whole: path.symlink_to("/proc/self/mem"),  # every read fails, also for root
+    "forbidden": lambda path, whole: (path.write_bytes(whole), path.chmod(0)),
+}
+LIKELY_WAYS = (
+    "empty",
+    "truncated",
+    "a folder",
+    "forbidden",
+)  # as a kill, a full disk or a user leaves a file of our own
+
+
+@contextmanager
+def damaged(path: Path, way: str) -> Iterator[None]:
+    """Damage a file; afterwards it is what it was."""
+    whole = path.read_bytes()
+    path.unlink()
+    WAYS[way](path, whole)
+    try:
+        yield
+    finally:
+        if path.is_dir():
+            shutil.rmtree(path)
+        path.unlink(missing_ok=True)
+        path.write_bytes(whole)
+
+
 def _ways(file: str) -> Iterable[str]:
     """Return the ways in which a file may be damaged: every way that there is for what others may have written."""
     is_foreign = file in OF_OTHERS or file.startswith((f"{MODEL}/", f"{DOWNLOAD}/"))
-    return damaging.WAYS if is_foreign else damaging.LIKELY_WAYS
+    return WAYS if is_foreign else LIKELY_WAYS
 
 
 CASES = [(name, file, way) for name, (_, files) in READERS.items() for file in files for way in _ways(file)]
@@ -242,7 +295,7 @@ CASES = [(name, file, way) for name, (_, files) in READERS.items() for file in f
 def test_damage_is_one_sentence(reader: str, file: str, way: str, project: Path) -> None:
     call = READERS[reader][0]
     path = Path(job_files.job_file(PARAMS, SCORE) if file == JOB else file).absolute()
-    with damaging.damaged(path, way):
+    with damaged(path, way):
         try:
             call()
         except Exception as error:
