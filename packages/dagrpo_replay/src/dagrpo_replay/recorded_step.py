@@ -29,28 +29,20 @@ PicturesOf = Callable[[int], tuple[bytes, ...]]  # by a problem's row in the spl
 SUPPORT = "sampling_support"
 
 
-def no_pictures(index: int) -> tuple[bytes, ...]:
-    """Return (): a model of text alone has no pictures."""
-    return ()
-
-
 def pictures_of(initial: Path, split: Path) -> PicturesOf:
     """Return a function from a problem's index to its pictures; the split is read at its first call."""
     if not takes_pictures(initial):
-        return no_pictures
+        return lambda index: ()
+    files = cache(lambda: [row.images for row in read_split(split)])
 
-    @cache
-    def files() -> Mapping[int, tuple[bytes, ...]]:
-        return {index: row.images for index, row in enumerate(read_split(split))}
-
-    def of(index: int) -> tuple[bytes, ...]:
-        if index not in files():
+    def find(index: int) -> tuple[bytes, ...]:
+        if not 0 <= index < len(files()):
             raise UserError(
                 f"{split} has no row {index}, which the rollouts are of: restore the file that they were made from."
             )
         return files()[index]
 
-    return of
+    return find
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +71,7 @@ class _Learned:
         return of_tokens or [self.row["advantage"]] * len(self.row["completion_ids"])
 
 
-def read_step(path: Path, training: Training, pictures: PicturesOf = no_pictures) -> RecordedStep:
+def read_step(path: Path, training: Training, pictures: PicturesOf = lambda index: ()) -> RecordedStep:
     """Return the update batch of a rollout table that the trainer has written, by the parameters `training`.
 
     `pictures`: the files that each problem shows, which the table lacks. Raises UserError if the file is no such table, or

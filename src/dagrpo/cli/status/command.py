@@ -1,6 +1,6 @@
 """Command `dagrpo status`: a line for each experiment, and its details."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -11,7 +11,7 @@ from rich.text import Text
 
 from dagrpo.cli.shared import complete_experiments, print_json
 from dagrpo.cli.status.experiments import Progress, Stale, State, Status, statuses
-from dagrpo.cli.status.why import explain, rendered
+from dagrpo.cli.status.why import explain, render_lines
 from dagrpo.config.project import require_own_code
 from dagrpo.core.errors import UserError
 from dagrpo.core.escape import one_line, sentence
@@ -52,8 +52,14 @@ def status(
 ) -> None:
     """Print the state of every experiment in this folder (done, running, stale, stopped or failed), and the reason."""
     require_own_code()
+    if why is not None and experiments:
+        raise UserError("--why FILE stands alone: leave out the names of experiments.")
     if why is not None:
-        _explain(why, experiments or (), as_json=as_json)
+        explanation = explain(why)
+        if as_json:
+            print_json(asdict(explanation) | {"is_up_to_date": explanation.is_up_to_date})
+        else:
+            plain_console().print(Group(*render_lines(explanation)))
         return
     mistake: UserError | None = None
     try:
@@ -68,16 +74,6 @@ def status(
         plain_console().print(Group(*lines or [Text(NOTHING_HERE)]))
     if mistake is not None:  # of the selected experiment: the others are shown before
         raise mistake
-
-
-def _explain(file: Path, experiments: Sequence[str], *, as_json: bool) -> None:
-    if experiments:
-        raise UserError("--why FILE stands alone: leave out the names of experiments.")
-    explanation = explain(file)
-    if as_json:
-        print_json(asdict(explanation) | {"is_up_to_date": explanation.is_up_to_date})
-    else:
-        plain_console().print(rendered(explanation))
 
 
 def _lines(status: Status) -> Iterator[Text]:

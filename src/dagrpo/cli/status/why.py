@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from rich.console import Group
 from rich.text import Text
 
 from dagrpo.core.errors import UserError, nearest
@@ -120,12 +119,8 @@ def _reason(record: ExecutionRecord, changes: Changes) -> Reason | None:
     return Reason(what=record.what, changes=tuple(own_changes), lines=lines, notes=notes)
 
 
-def rendered(explanation: Explanation) -> Group:
-    """Render the explanation for a terminal."""
-    return Group(*_lines(explanation))
-
-
-def _lines(explanation: Explanation) -> Iterator[Text]:
+def render_lines(explanation: Explanation) -> Iterator[Text]:
+    """Yield the explanation for a terminal."""
     made_by = f"{one_line(explanation.file, LONGEST)} is made by {explanation.made_by}"
     if explanation.is_up_to_date:
         yield Text(f"{made_by}, which has nothing to do: no parameter, input, output or line of its code has changed.")
@@ -145,11 +140,8 @@ def _rendered_reason(reason: Reason) -> Iterator[Text]:
     for change in reason.changes:
         yield Text(f"  {change.kind}: {one_line(str(change), LONGEST)}", style="yellow")
         lines = reason.lines.get(change.name, ())
-        yield from (_code_line(line) for line in lines[:MOST_LINES_OF_A_FILE])
+        for line in lines[:MOST_LINES_OF_A_FILE]:
+            is_new = line.partition(": ")[2].startswith("+")
+            yield Text(f"    line {one_line(line, LONGEST)}", style="green" if is_new else "red")
         if len(lines) > MOST_LINES_OF_A_FILE:
             yield Text(f"    and {len(lines) - MOST_LINES_OF_A_FILE} more lines", style="dim")
-
-
-def _code_line(line: str) -> Text:
-    is_new = line.partition(": ")[2].startswith("+")
-    return Text(f"    line {one_line(line, LONGEST)}", style="green" if is_new else "red")
