@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dagrpo.config.overlay import merged, nested
+from dagrpo.config.overlay import merged, with_keys
 from dagrpo.config.schema import Params, parse
 from dagrpo.core.errors import UserError
 from dagrpo.pipeline.identity import code_digests
@@ -108,7 +108,7 @@ ELSEWHERE = "a place of another machine"
 )
 def test_what_leads_out_is_refused(key: str, value: Any, sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
-        parameters(_crate(nested(key.split("."), value)), PLACE, Params(), ())
+        parameters(_crate(with_keys({}, {key: value})), PLACE, Params(), ())
 
 
 Named = Callable[[str], dict[str, Any]]
