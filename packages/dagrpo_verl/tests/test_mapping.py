@@ -8,7 +8,7 @@ import yaml
 
 from dagrpo.config.overlay import merged
 from dagrpo.config.presets import composed
-from dagrpo.config.schema import Params, parse
+from dagrpo.config.schema import parse
 from dagrpo.core.errors import UserError
 from dagrpo_verl.mapping import Files, configuration, planned
 
@@ -21,7 +21,7 @@ training: {dtype: bfloat16, backend: {name: verl}}
 """
 
 
-def params(changed: str) -> Params:
+def params(changed: str) -> Any:
     return parse(merged(yaml.safe_load(FITTING), yaml.safe_load(changed) or {}))
 
 

@@ -198,7 +198,7 @@ def executions(accounts: Mapping[Path, Account]) -> list[tuple[str, ...]]:
 
     Stage, seed, folder of the outputs, start, duration, memory of the process, and of its largest child.
     """
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for provenance, account in sorted(accounts.items(), key=lambda each: (each[1].started, str(each[0]))):
         taken = "cache hit, " if account.is_taken_over else ""
         again = f", attempt {account.attempt}" if account.attempt > 1 else ""

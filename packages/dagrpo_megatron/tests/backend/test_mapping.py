@@ -8,7 +8,7 @@ import yaml
 
 from dagrpo.config.overlay import merged
 from dagrpo.config.presets import composed
-from dagrpo.config.schema import Params, parse
+from dagrpo.config.schema import parse
 from dagrpo.config.scripts import presets
 from dagrpo.core.errors import UserError
 from dagrpo_megatron.backend import agent, command_check, start
@@ -22,7 +22,7 @@ runtime: {backend: {source: Megatron-LM}}
 """
 
 
-def params(changed: str) -> Params:
+def params(changed: str) -> Any:
     return parse(merged(yaml.safe_load(FITTING), yaml.safe_load(changed) or {}))
 
 

@@ -229,7 +229,7 @@ def _shape_of_hub(repository: str | None, revision: str | None, experiment: str,
         instead="plan it where the model is in the hub's cache",
     )
     require_answer(request)
-    with TemporaryDirectory() as folder:
+    with TemporaryDirectory() as temporary:
         with readable_hub_errors(request):
-            hf_hub_download(repository, CONFIG, revision=revision, local_dir=folder)
-        return _shape_in(Path(folder))
+            hf_hub_download(repository, CONFIG, revision=revision, local_dir=temporary)
+        return _shape_in(Path(temporary))
