@@ -29,15 +29,15 @@ from dagrpo.config.presets import composed
 from dagrpo.config.schema import Params, parse
 from dagrpo.models.config import Fresh, Model
 from dagrpo.models.make import make_model
-from dagrpo.pipeline.plan.amounts import MEBIBYTE, Lengths
-from dagrpo.pipeline.plan.models import Models
-from dagrpo.pipeline.plan.training import of_train
 from dagrpo.trainer.batches.batch import Batch, TokenSequences
 from dagrpo.trainer.model.fsdp import load_policy, load_reference
 from dagrpo.trainer.model.optimizer import make_optimizer
 from dagrpo.trainer.model.prepare import resolve_budget
 from dagrpo.trainer.update.policy_update import PolicyUpdate
 from dagrpo.utils.distributed import single_process
+from dagrpo_plan.amounts import MEBIBYTE, Lengths
+from dagrpo_plan.models import Models
+from dagrpo_plan.training import of_train
 
 SMALL = {"hidden_size": 256, "num_hidden_layers": 8, "intermediate_size": 1024}  # 8M parameters
 LEAST = {

@@ -233,6 +233,16 @@ READERS: dict[str, tuple[Callable[[], object], tuple[str, ...]]] = {
 OF_OTHERS = {"passages.parquet", "answers.jsonl"}
 
 
+def _zeros(path: Path, whole: bytes) -> None:
+    path.touch()
+    os.truncate(path, MANY_ZEROS)  # takes no room
+
+
+def _forbidden(path: Path, whole: bytes) -> None:
+    path.write_bytes(whole)
+    path.chmod(0)
+
+
 def _holding(content: bytes) -> Way:
     return lambda path, whole: path.write_bytes(content)
 
@@ -253,11 +263,11 @@ WAYS: dict[str, Way] = {
     "deep lists": _holding(b"[" * DEEP + b"]" * DEEP),
     "deep objects": _holding(b'{"a": ' * DEEP + b"1" + b"}" * DEEP),
     "a long number": _holding(b'{"a": ' + b"9" * 5000 + b"}"),
-    "zeros": lambda path, whole: (path.touch(), os.truncate(path, MANY_ZEROS)),  # takes no room
+    "zeros": _zeros,
     "a folder": lambda path, whole: path.mkdir(),
     "a broken link": lambda path, whole: path.symlink_to("nowhere"),
     "a disk that fails": lambda path, whole: path.symlink_to("/proc/self/mem"),  # every read fails, also for root
-    "forbidden": lambda path, whole: (path.write_bytes(whole), path.chmod(0)),
+    "forbidden": _forbidden,
 }
 LIKELY_WAYS = (
     "empty",

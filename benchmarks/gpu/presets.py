@@ -14,16 +14,16 @@ from dagrpo.config.overlay import merged
 from dagrpo.config.presets import composed
 from dagrpo.config.schema import Params, parse
 from dagrpo.models.published import CONFIGS
-from dagrpo.pipeline.plan.amounts import size
-from dagrpo.pipeline.plan.machine import Machine, machine_for, speed_of
-from dagrpo.pipeline.plan.measured import Measured
-from dagrpo.pipeline.plan.models import Models, Shape
-from dagrpo.pipeline.plan.outcome import NETWORK
-from dagrpo.pipeline.plan.remedy import fullest
-from dagrpo.pipeline.plan.times import StageSeconds, Work, seconds_of_stages, update_seconds
-from dagrpo.pipeline.plan.training import of_train
 from dagrpo.trainer.state.tensors import state_bytes
+from dagrpo.utils.console import size
 from dagrpo.utils.yaml_text import read_yaml
+from dagrpo_plan.machine import Machine, machine_for, speed_of
+from dagrpo_plan.measured import Measured
+from dagrpo_plan.models import Models, Shape
+from dagrpo_plan.outcome import NETWORK
+from dagrpo_plan.remedy import fullest
+from dagrpo_plan.times import StageSeconds, Work, seconds_of_stages, update_seconds
+from dagrpo_plan.training import of_train
 
 PRESETS = Path(__file__).parents[2] / "presets"
 CARDS = {"h100": "H100", "h200": "H200", "a100": "A100", "l40s": "L40S", "rtx4090": "RTX 4090"}

@@ -9,10 +9,10 @@ from dagrpo.config.presets import composed
 from dagrpo.config.scripts import TABLE, presets
 from dagrpo.core.errors import UserError
 from dagrpo.pipeline.dag import planned_jobs
-from dagrpo.pipeline.plan.machine import machine_for
-from dagrpo.pipeline.plan.models import Models
-from dagrpo.pipeline.plan.remedy import refusal
 from dagrpo.pipeline.validation import require_fitting_tasks
+from dagrpo_plan.machine import machine_for
+from dagrpo_plan.models import Models
+from dagrpo_plan.remedy import refusal
 
 ROOT = Path(__file__).parents[2]
 PRESETS = ROOT / "presets"

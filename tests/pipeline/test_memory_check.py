@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.pipeline.plan.conftest import project, qwen3
+from packages.dagrpo_plan.tests.conftest import project, qwen3
 
 from dagrpo.config.overlay import configuration_of
 from dagrpo.config.presets import composed, experiments

@@ -18,7 +18,6 @@ from dagrpo.cli.doctor.command import doctor
 from dagrpo.cli.grade import grade
 from dagrpo.cli.init import init
 from dagrpo.cli.new.command import new
-from dagrpo.cli.plan import plan
 from dagrpo.cli.power import power
 from dagrpo.cli.serve.command import serve
 from dagrpo.cli.shared import PARAMS
@@ -157,7 +156,7 @@ EXAMPLES = {  # at the end of each command's help
 
 RARE = "Seldom by hand"
 PANELS: dict[str, tuple[Callable[..., None] | str, ...]] = {  # of `dagrpo --help`; a name: of PACKAGED
-    "Begin": (init, doctor, use, plan, new),
+    "Begin": (init, doctor, use, "plan", new),
     "Look": (status, show, ui, serve, "profile", lineage),
     "Compare": (compare, sweep, power),
     "Check and pass on": (verify, accept, "replay", "crate", "reproduce", "publish"),
@@ -167,6 +166,7 @@ PANELS: dict[str, tuple[Callable[..., None] | str, ...]] = {  # of `dagrpo --hel
 # Commands of packages that are found by their entry points, and what pip installs for each.
 PACKAGED = {
     "crate": "dagrpo[publish]",
+    "plan": "dagrpo[plan]",
     "profile": "dagrpo[replay]",
     "publish": "dagrpo[publish]",
     "replay": "dagrpo[replay]",

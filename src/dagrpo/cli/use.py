@@ -23,6 +23,7 @@ from dagrpo.config.project import require_own_code
 from dagrpo.config.schema import Params
 from dagrpo.core.errors import UserError
 from dagrpo.pipeline.dvc.file import keep_current
+from dagrpo.pipeline.planner import planner
 from dagrpo.pipeline.record import STATES
 from dagrpo.pipeline.validation import require_fitting_tasks
 from dagrpo.utils.console import VisibleConsole
@@ -159,15 +160,11 @@ def _proposed() -> tuple[str, str] | None:
     devices = visible_devices()
     if not devices:
         return None
-    from dagrpo.pipeline.plan.machine import machine_for
-
-    try:
-        machine = machine_for(None, None)
-    except UserError:  # nothing says what GPUs they are
+    plans = planner()
+    here = None if plans is None else plans.gpu_here()
+    if here is None:
         return None
-    if machine.gpu is None or machine.gpu.hardware is None:
-        return None
-    presets = hardware()
+    kind, name = here
     count = max(size for size in (1, 2, 4, 8) if size <= len(devices))
-    preset = machine.gpu.hardware if count == 1 else f"{machine.gpu.hardware}_x{count}"
-    return (preset, f"{len(devices)} x {machine.name}") if preset in presets else None
+    preset = kind if count == 1 else f"{kind}_x{count}"
+    return (preset, f"{len(devices)} x {name}") if preset in hardware() else None

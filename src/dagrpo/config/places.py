@@ -22,6 +22,7 @@ PACKAGES = (
     "dagrpo_agents",
     "dagrpo_answers",
     "dagrpo_megatron",
+    "dagrpo_plan",
     "dagrpo_publish",
     "dagrpo_renderers",
     "dagrpo_replay",

@@ -24,6 +24,7 @@ from dagrpo.pipeline.cache import cache_hit, is_made, waiting_for_equal_job
 from dagrpo.pipeline.declaration import Stage, threads_of
 from dagrpo.pipeline.failure_report import FailureReport, Kind, is_shown_by_snakemake
 from dagrpo.pipeline.nodes import command_on_nodes
+from dagrpo.pipeline.planner import planner
 from dagrpo.pipeline.record import STATES, configuration_of, declared, outputs_of, parts_of, runtime_of
 from dagrpo.pipeline.stages import all_stages
 from dagrpo.trainer.config.runtime import Runtime
@@ -197,15 +198,9 @@ def require_planned_room(options: argparse.Namespace, runtime: Runtime) -> None:
     configuration = configuration_of(options)
     if not runtime.training.require_room or not configuration:
         return
-    # Imported here: they load torch, which other stages do without.
-    from dagrpo.pipeline.plan.machine import machine_for
-    from dagrpo.pipeline.plan.models import Models
-    from dagrpo.pipeline.plan.remedy import refusal
-
     try:
-        params, machine = whole_params(configuration, runtime), machine_for(None, None)
-        models = Models.of(params)
-        refused = refusal(params, models, machine)
+        plans = planner()  # it loads torch, which other stages do without
+        refused = None if plans is None else plans.refusal(whole_params(configuration, runtime))
     except Exception as error:  # noqa: BLE001 - a plan that fails is no reason not to train; the stage itself reports wrong inputs
         logger.warning("Whether this experiment fits the GPU was not checked: %s", words_of(error))
         return

@@ -42,6 +42,11 @@ def plain_console() -> VisibleConsole:
     return console
 
 
+def size(count: float) -> str:
+    """Format bytes, such as 1.5 GiB; less than 0.1 GiB in MiB, such as 12.0 MiB."""
+    return f"{count / 2**30:,.1f} GiB" if count >= 2**30 / 10 else f"{count / 2**20:,.1f} MiB"
+
+
 def duration(seconds: float) -> str:
     """Format a duration, such as 45 s, 12 min or 3 h 20 min."""
     minutes = round(seconds / 60)

@@ -15,8 +15,8 @@ from dagrpo.cli.doctor import command
 from dagrpo.config.places import ROOT
 from dagrpo.config.presets import preset_text
 from dagrpo.config.schema import read_params
-from dagrpo.pipeline.plan.memory import disk_of
-from dagrpo.pipeline.plan.models import Models
+from dagrpo_plan.memory import disk_of
+from dagrpo_plan.models import Models
 
 SECRET = "hf_abcdefghijklmnopqrstuvwxyz123456"
 

@@ -14,10 +14,10 @@ from tests.everyday import everyday
 from dagrpo.config.presets import composed, known
 from dagrpo.config.schema import parse
 from dagrpo.pipeline.override_runs import OverrideRun
-from dagrpo.pipeline.plan.outcome import minutes_on
 from dagrpo.pipeline.snakemake import workflow
 from dagrpo.pipeline.stages import all_stages
 from dagrpo.utils import slurm
+from dagrpo_plan.outcome import minutes_on
 
 
 @pytest.mark.parametrize(("below_make", "programs"), [(False, ""), (True, ".venv/bin/")])

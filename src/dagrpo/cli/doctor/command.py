@@ -32,6 +32,7 @@ from dagrpo.core.errors import UserError
 from dagrpo.core.escape import one_line
 from dagrpo.core.redaction import redacted
 from dagrpo.engine.sglang.toolkit import RUNTIME, library, with_cuda_runtime
+from dagrpo.pipeline.planner import planner
 from dagrpo.utils import slurm
 from dagrpo.utils.console import plain_console
 from dagrpo.utils.devices import visible_devices
@@ -178,12 +179,9 @@ def check_machine() -> Iterator[Finding]:
 
 def needed_disk() -> int:
     """Return the bytes on disk of the experiment of params.yaml, as `dagrpo plan` says; LEAST_DISK where it says nothing."""
-    from dagrpo.pipeline.plan.memory import disk_of
-    from dagrpo.pipeline.plan.models import Models
-
     try:
-        params = read_params(PARAMS)
-        return max(LEAST_DISK, sum(each.bytes for each in disk_of(params, Models.of(params))))
+        plans = planner()
+        return LEAST_DISK if plans is None else max(LEAST_DISK, plans.disk(read_params(PARAMS)))
     except UserError:  # no params.yaml, or a model that is not on this machine
         return LEAST_DISK
 

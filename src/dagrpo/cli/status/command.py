@@ -16,8 +16,7 @@ from dagrpo.config.project import require_own_code
 from dagrpo.core.errors import UserError
 from dagrpo.core.escape import one_line, sentence
 from dagrpo.pipeline.changes.executions import Today
-from dagrpo.pipeline.plan.amounts import size
-from dagrpo.utils.console import duration, plain_console
+from dagrpo.utils.console import duration, plain_console, size
 
 STYLES = {
     State.RUNNING: "bold cyan",

@@ -23,6 +23,7 @@ from dagrpo.pipeline.dvc.file import keep_current, require_current
 from dagrpo.pipeline.dvc.recording import commit, record_left_over, require_readable_lock
 from dagrpo.pipeline.locks import hold, is_run_by_another, note_executor
 from dagrpo.pipeline.override_runs import PARAMS, CellRun, OverrideRun, cell_runs, override_run
+from dagrpo.pipeline.planner import planner
 from dagrpo.pipeline.record import PART
 from dagrpo.pipeline.runner import dvc_drives
 from dagrpo.pipeline.snakemake.checks import (
@@ -187,11 +188,8 @@ class Experiment:
     def planned_minutes(self) -> Mapping[str, float]:
         """Return the longest minutes of stages by the plan for the slowest GPU of SLURM's partitions; {} if that is not known."""
         types = slurm.gpu_types() if executor_name() == SLURM else []
-        if not types:
-            return {}
-        from dagrpo.pipeline.plan.outcome import minutes_on  # it loads torch
-
-        return minutes_on(self.params, types)
+        plans = planner() if types else None  # it loads torch
+        return {} if plans is None else plans.minutes_on(self.params, types)
 
     def announce(self) -> None:
         """Say that it is an override run, if it is one, and if its training is longer than all jobs that retries allow."""

@@ -11,17 +11,17 @@ import psutil
 from dagrpo.config.overlay import merged
 from dagrpo.config.schema import Params, parse
 from dagrpo.core.errors import UserError
-from dagrpo.pipeline.plan.amounts import Item, Lengths, size
-from dagrpo.pipeline.plan.machine import Machine, Speed, machine_for, speed_of
-from dagrpo.pipeline.plan.measured import Measured, measured
-from dagrpo.pipeline.plan.memory import SERVER, SYNC, StageMemory, disk_note, disk_of, stages
-from dagrpo.pipeline.plan.models import Models
-from dagrpo.pipeline.plan.remedy import advice, fits, refusal
-from dagrpo.pipeline.plan.times import LEFT_OUT, StageSeconds, seconds_of_stages, train_seconds
-from dagrpo.pipeline.plan.training import of_train, trains_itself
-from dagrpo.utils.console import duration
+from dagrpo.utils.console import duration, size
 from dagrpo.utils.gpu_specs import gpu_named, kind_of
 from dagrpo.utils.machine import warning
+from dagrpo_plan.amounts import Item, Lengths
+from dagrpo_plan.machine import Machine, Speed, machine_for, speed_of
+from dagrpo_plan.measured import Measured, measured
+from dagrpo_plan.memory import SERVER, SYNC, StageMemory, disk_note, disk_of, stages
+from dagrpo_plan.models import Models
+from dagrpo_plan.remedy import advice, fits, refusal
+from dagrpo_plan.times import LEFT_OUT, StageSeconds, seconds_of_stages, train_seconds
+from dagrpo_plan.training import of_train, trains_itself
 
 NETWORK = 50e9  # bytes per second
 NEARLY_ALL = 0.9  # of a device's memory: beyond that, what the formulas leave out may not fit

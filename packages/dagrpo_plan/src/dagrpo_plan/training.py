@@ -5,8 +5,6 @@ from dataclasses import dataclass, replace
 
 from dagrpo.checkpoints.experts import is_mixture_of_experts
 from dagrpo.config.schema import Params
-from dagrpo.pipeline.plan.amounts import BYTES, FLOAT32, GIBIBYTE, Item, Lengths, Memory, MicroBatch, memory
-from dagrpo.pipeline.plan.models import Models, Shape, Trained
 from dagrpo.rollout.config import Dtype
 from dagrpo.trainer.backends import BACKENDS
 from dagrpo.trainer.batches import micro_batches as limits
@@ -14,6 +12,8 @@ from dagrpo.trainer.config.runtime import Layout, Reduction, SftRuntime, Trainin
 from dagrpo.trainer.config.sft import MomentsDtype, Sft
 from dagrpo.trainer.config.training import Training as Section
 from dagrpo.trainer.update.objective import Objective
+from dagrpo_plan.amounts import BYTES, FLOAT32, GIBIBYTE, Item, Lengths, Memory, MicroBatch, memory
+from dagrpo_plan.models import Models, Shape, Trained
 
 ADAPTED = 7  # layers of a block beside which an adapter keeps `rank` numbers of each token
 

@@ -7,31 +7,31 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from packages.dagrpo_plan.tests.conftest import REVISION, params_with, qwen3
 from rich.console import Group
-from tests.pipeline.plan.conftest import REVISION, params_with, qwen3
 from typer.testing import CliRunner
 
 from dagrpo.cli.application import app
-from dagrpo.cli.plan import render_parts
 from dagrpo.config.documents import params_yaml
 from dagrpo.config.overlay import with_keys
 from dagrpo.config.places import ROOT
 from dagrpo.config.schema import Params, parse
 from dagrpo.core.errors import UserError
 from dagrpo.pipeline.job_files import own_params
-from dagrpo.pipeline.plan import machine as machines
-from dagrpo.pipeline.plan.amounts import GIBIBYTE, Lengths, usual_prompt
-from dagrpo.pipeline.plan.machine import Machine, Speed, machine_for, speed_of
-from dagrpo.pipeline.plan.measured import Measured, measured
-from dagrpo.pipeline.plan.models import Models
-from dagrpo.pipeline.plan.outcome import APART, PARTIAL, TOGETHER, Plan, minutes_on, plan_of
-from dagrpo.pipeline.plan.remedy import fullest, remedy_for
-from dagrpo.pipeline.plan.times import StageSeconds, sampling_seconds, seconds_of_stages
 from dagrpo.pipeline.stages import all_stages
 from dagrpo.utils.console import plain_console
 from dagrpo.utils.files import sha256_of
 from dagrpo.utils.gpu_specs import gpu_named
 from dagrpo.utils.run_info import Account, write_account, write_times
+from dagrpo_plan import machine as machines
+from dagrpo_plan.amounts import GIBIBYTE, Lengths, usual_prompt
+from dagrpo_plan.command import render_parts
+from dagrpo_plan.machine import Machine, Speed, machine_for, speed_of
+from dagrpo_plan.measured import Measured, measured
+from dagrpo_plan.models import Models
+from dagrpo_plan.outcome import APART, PARTIAL, TOGETHER, Plan, minutes_on, plan_of
+from dagrpo_plan.remedy import fullest, remedy_for
+from dagrpo_plan.times import StageSeconds, sampling_seconds, seconds_of_stages
 
 LONG: dict[str, Any] = {
     "rollout": {"max_new_tokens": 2048, "dtype": "bfloat16"},

@@ -7,14 +7,15 @@ from functools import partial
 from dagrpo.config.schema import Params
 from dagrpo.engine import engine_of
 from dagrpo.engine.config import EngineConfig
-from dagrpo.pipeline.plan.amounts import BYTES, FLOAT32, Item, Lengths, Memory, memory, size, usual_prompt
-from dagrpo.pipeline.plan.models import Models, Shape
-from dagrpo.pipeline.plan.training import AT_REST, Training, of_sft, of_train, trains_itself
 from dagrpo.pipeline.stages import convert, export, model, sample, sft, teacher, train
 from dagrpo.rollout.attempts_file import is_kept
 from dagrpo.rollout.config import Dtype, KeepRollouts
 from dagrpo.trainer.sft import KEPT_STATES
 from dagrpo.trainer.state.tensors import KEPT_WHILE_RUNNING, state_bytes
+from dagrpo.utils.console import size
+from dagrpo_plan.amounts import BYTES, FLOAT32, Item, Lengths, Memory, memory, usual_prompt
+from dagrpo_plan.models import Models, Shape
+from dagrpo_plan.training import AT_REST, Training, of_sft, of_train, trains_itself
 
 LEFT_BEHIND = ("the processes themselves",)  # of a server that has left its GPU
 SERVER, TEACHER_SERVER, REWARD_SERVER = "rollout server", "server of the teacher", "server of the reward model"

@@ -11,10 +11,10 @@ from typing import Any
 from dagrpo.config.overlay import with_keys
 from dagrpo.config.schema import Params, parse
 from dagrpo.core.errors import UserError
-from dagrpo.pipeline.plan.amounts import size
-from dagrpo.pipeline.plan.machine import Machine
-from dagrpo.pipeline.plan.memory import StageMemory, longest_sequence, stages
-from dagrpo.pipeline.plan.models import Models
+from dagrpo.utils.console import size
+from dagrpo_plan.machine import Machine
+from dagrpo_plan.memory import StageMemory, longest_sequence, stages
+from dagrpo_plan.models import Models
 
 TRAINING = "runtime.training"
 LEAST_CACHE = 1024  # tokens, as the schema has it

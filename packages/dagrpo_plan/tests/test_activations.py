@@ -10,9 +10,9 @@ from transformers import AutoConfig, Qwen3Config
 
 from dagrpo.models.make import make_model
 from dagrpo.models.published import CONFIGS
-from dagrpo.pipeline.plan.amounts import MicroBatch
-from dagrpo.pipeline.plan.models import Shape
-from dagrpo.pipeline.plan.training import Activations, Passes
+from dagrpo_plan.amounts import MicroBatch
+from dagrpo_plan.models import Shape
+from dagrpo_plan.training import Activations, Passes
 
 SMALL = Qwen3Config(
     vocab_size=2000,

@@ -15,12 +15,13 @@ import torch
 
 from dagrpo.config.schema import Params
 from dagrpo.core.errors import UserError
-from dagrpo.pipeline.plan.amounts import GIBIBYTE, size
 from dagrpo.pipeline.record import STATES
+from dagrpo.utils.console import size
 from dagrpo.utils.devices import SECONDS_TO_COUNT, visible_devices
 from dagrpo.utils.gpu_specs import MEBIBYTE, Gpu, gpu_named, kind_of
 from dagrpo.utils.machine import memory_of_machine
 from dagrpo.utils.watched_process import MEMORY
+from dagrpo_plan.amounts import GIBIBYTE
 
 QUERY = ("nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader,nounits")
 

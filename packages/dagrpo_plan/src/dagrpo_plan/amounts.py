@@ -51,11 +51,6 @@ def memory(what: str, items: Iterable[Item]) -> Memory:
     return Memory(what=what, items=tuple(item for item in items if item.bytes))
 
 
-def size(count: float) -> str:
-    """Format bytes, such as 1.5 GiB; less than 0.1 GiB in MiB, such as 12.0 MiB."""
-    return f"{count / GIBIBYTE:,.1f} GiB" if count >= GIBIBYTE / 10 else f"{count / MEBIBYTE:,.1f} MiB"
-
-
 CHARACTERS_PER_TOKEN = 3  # of a tool's result; of a fresh model, which reads characters, 1
 CARD = "card.json"
 

@@ -4,13 +4,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.pipeline.plan.conftest import params_with, qwen3
+from packages.dagrpo_plan.tests.conftest import params_with, qwen3
 
 from dagrpo.config.schema import Params
 from dagrpo.engine import sglang
-from dagrpo.pipeline.plan.amounts import GIBIBYTE, Lengths, Memory, MicroBatch
-from dagrpo.pipeline.plan.machine import Speed
-from dagrpo.pipeline.plan.memory import (
+from dagrpo_plan.amounts import GIBIBYTE, Lengths, Memory, MicroBatch
+from dagrpo_plan.machine import Speed
+from dagrpo_plan.memory import (
     _bytes_of_a_token,
     cache_tokens,
     disk_note,
@@ -19,9 +19,9 @@ from dagrpo.pipeline.plan.memory import (
     server_memory,
     stages,
 )
-from dagrpo.pipeline.plan.models import Models, Shape, policy_shape
-from dagrpo.pipeline.plan.times import Work, sampling_seconds, update_seconds
-from dagrpo.pipeline.plan.training import of_train
+from dagrpo_plan.models import Models, Shape, policy_shape
+from dagrpo_plan.times import Work, sampling_seconds, update_seconds
+from dagrpo_plan.training import of_train
 
 WEIGHTS, HEAD = 596_049_920, 155_582_464
 

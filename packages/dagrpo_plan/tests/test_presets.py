@@ -20,11 +20,11 @@ from benchmarks.gpu.presets import (
 from dagrpo.config.places import ROOT
 from dagrpo.config.presets import composed, experiments, hardware_in
 from dagrpo.config.schema import parse
-from dagrpo.pipeline.plan.machine import machine_for, speed_of
-from dagrpo.pipeline.plan.models import Models, policy_shape
-from dagrpo.pipeline.plan.outcome import APART, TOGETHER, ways_to_sample
-from dagrpo.pipeline.plan.remedy import fullest, refusal
 from dagrpo.utils.yaml_text import read_yaml
+from dagrpo_plan.machine import machine_for, speed_of
+from dagrpo_plan.models import Models, policy_shape
+from dagrpo_plan.outcome import APART, TOGETHER, ways_to_sample
+from dagrpo_plan.remedy import fullest, refusal
 
 
 @pytest.fixture(scope="module")

@@ -9,15 +9,15 @@ from dagrpo.config.schema import Params
 from dagrpo.data.task import get_task
 from dagrpo.engine import may_share_memory
 from dagrpo.engine.config import EngineConfig
-from dagrpo.pipeline.plan.amounts import BYTES, FLOAT32, Lengths, prompts_of, usual_prompt
-from dagrpo.pipeline.plan.machine import Speed
-from dagrpo.pipeline.plan.measured import Measured
-from dagrpo.pipeline.plan.memory import cache_tokens, held_beside
-from dagrpo.pipeline.plan.models import Models, Shape
-from dagrpo.pipeline.plan.training import Training, of_sft, of_train, trains_itself
 from dagrpo.pipeline.stages import difficulty, sample, sft, train
 from dagrpo.trainer.state.digests import recorded_every
 from dagrpo.trainer.state.tensors import state_bytes
+from dagrpo_plan.amounts import BYTES, FLOAT32, Lengths, prompts_of, usual_prompt
+from dagrpo_plan.machine import Speed
+from dagrpo_plan.measured import Measured
+from dagrpo_plan.memory import cache_tokens, held_beside
+from dagrpo_plan.models import Models, Shape
+from dagrpo_plan.training import Training, of_sft, of_train, trains_itself
 
 # Products of narrow layers reach less of the peak: half of the most at this hidden size. Fitted to three published rates on H100s: 40% of
 # the peak for Llama 3.1 8B (torchtitan, docs/performance.md), 37% for Qwen3-4B and 24% for Qwen3-0.6B (prime-rl's SFT, BENCHMARKS.md).

@@ -11,14 +11,14 @@ from rich.table import Table
 from rich.text import Text
 
 from dagrpo.cli.shared import PARAMS, complete_gpus, complete_presets, print_json
-from dagrpo.pipeline.plan.amounts import Item, size
-from dagrpo.utils.console import duration
+from dagrpo.utils.console import duration, size
+from dagrpo_plan.amounts import Item
 
 if TYPE_CHECKING:
     from dagrpo.config.schema import Params
-    from dagrpo.pipeline.plan.memory import StageMemory
-    from dagrpo.pipeline.plan.outcome import Plan
-    from dagrpo.pipeline.plan.times import StageSeconds
+    from dagrpo_plan.memory import StageMemory
+    from dagrpo_plan.outcome import Plan
+    from dagrpo_plan.times import StageSeconds
 
 
 def plan(
@@ -52,9 +52,9 @@ def plan(
     """Estimate the memory, time and disk of an experiment, before any work; exit code 1, with a remedy, if it cannot fit."""
     from dagrpo.config.project import require_own_code
     from dagrpo.core.errors import UserError
-    from dagrpo.pipeline.plan.machine import machine_for
-    from dagrpo.pipeline.plan.outcome import plan_of
     from dagrpo.utils.console import plain_console
+    from dagrpo_plan.machine import machine_for
+    from dagrpo_plan.outcome import plan_of
 
     require_own_code()
     plan = plan_of(_params(presets or []), machine_for(gpu, memory), online=online, answer=answer)
