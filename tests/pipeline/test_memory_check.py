@@ -13,6 +13,7 @@ from dagrpo.config.overlay import configuration_of
 from dagrpo.config.presets import composed, experiments
 from dagrpo.config.schema import Params
 from dagrpo.core.errors import UserError
+from dagrpo.pipeline import supervisor
 from dagrpo.pipeline.job_files import configuration_file
 from dagrpo.pipeline.supervisor import require_planned_room, whole_params
 
@@ -79,3 +80,8 @@ def test_where_the_driver_does_not_say_how_much_memory_there_is_a_warning_says_t
     assert told.startswith(
         "Whether this experiment fits the GPU was not checked: nvidia-smi does not say how much memory"
     )
+
+
+def test_without_a_planner_nothing_is_refused(gpu: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor, "planner", lambda: None)
+    _require(_long())

@@ -160,7 +160,7 @@ def test_a_node_that_does_not_come_ends_the_training_in_time(tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("engines", [0, 1])
+@pytest.mark.parametrize("engines", [0, pytest.param(1, marks=pytest.mark.nightly)])
 def test_srun_runs_a_task_on_each_node_until_all_have_ended_or_one_fails(
     engines: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -169,7 +169,10 @@ def test_srun_runs_a_task_on_each_node_until_all_have_ended_or_one_fails(
     monkeypatch.setattr(slurm, "own_cores", lambda: 3)
     shutil.copy(SRUN, tmp_path / "srun")
     (tmp_path / "srun").chmod(0o755)
-    variables = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    variables = {
+        "PATH": f"{tmp_path}:{os.environ['PATH']}",
+        "SECONDS": str(30 * engines),
+    }  # a node that serves has come
     runtime = Runtime.model_validate({"nodes": 2, "address": "127.0.0.1", "engine": {"nodes": engines}})
     with nodes.command_on_nodes(runtime, 1, ["talk.py"]) as command:
         said, _ = (process := _start(tmp_path, *command, **variables)).communicate(timeout=200)
