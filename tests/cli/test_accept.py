@@ -14,6 +14,7 @@ from dagrpo.pipeline.accepted import ACCEPTED, acceptances, is_accepted
 from dagrpo.pipeline.changes.changes import Changes
 from dagrpo.pipeline.changes.executions import Today, is_current, read_record
 from dagrpo.pipeline.dag import planned_jobs
+from dagrpo.pipeline.snakemake.reconcile import reconcile
 
 __all__ = ["made_up"]
 FILE = "src/dagrpo/pipeline/stages/score.py"
@@ -37,6 +38,13 @@ def test_results_of_code_before_an_edit_count_as_those_of_today(made_up: Project
     assert (entry.stage, entry.before, entry.because) == ("score", read_record(provenance).code, "a message")
     assert "Nothing to accept" in run("score").stdout
     assert f"accepted {entry}" in CliRunner().invoke(app, ["verify", made_up.name]).stdout
+
+
+@pytest.mark.parametrize("text", ["<<<<<<< HEAD\n[]", "7", '[{"stage": "train"}]', "[1]"])
+def test_a_damaged_list_stops_snakemake_before_anything_is_made_again(text: str, made_up: Project) -> None:
+    ACCEPTED.write_text(text)
+    with pytest.raises(UserError, match=r"accepted\.json"):
+        reconcile(made_up.params, made_up.name)
 
 
 @pytest.mark.parametrize("damage", ["parameter", "input", "output"])
@@ -63,6 +71,3 @@ def test_acceptances_add_up_for_one_stage_and_never_backwards(tmp_path: Path, mo
     assert is_accepted("train", "c", "c")
     assert not is_accepted("train", "c", "a")
     assert not is_accepted("score", "a", "b")
-    ACCEPTED.write_text('[{"stage": "train"}]')
-    with pytest.raises(UserError):
-        is_accepted("train", "a", "b")

@@ -76,7 +76,7 @@ def test_an_edit_changes_the_digest_and_an_edit_elsewhere_does_not(lab: Path) ->
     assert code_digest(files) != first
 
 
-OWN, USERS = "src/dagrpo/core/some.py", "/home/user/some.py"
+OWN, USERS = "src/dagrpo/core/some.py", "packages/tools_of_a_study/some.py"
 BEFORE = 'def call(tool: str) -> int:\n    """Ask."""\n    return f"{tool}!"\n'
 
 

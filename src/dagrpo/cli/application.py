@@ -178,7 +178,9 @@ tracking = typer.Typer(
     no_args_is_help=True, help="The history of runs in MLflow.", epilog="Example: `dagrpo tracking rebuild`"
 )
 app.callback()(_options)
-packaged: dict[str, Callable[..., None]] = {point.name: point.load() for point in entry_points("dagrpo.commands")}
+packaged: dict[str, Callable[..., None]] = {
+    point.name: point.load() for point in entry_points("dagrpo.commands") if point.name in PACKAGED
+}
 for panel, commands in PANELS.items():
     for command in commands:
         function = packaged.get(command) if isinstance(command, str) else command

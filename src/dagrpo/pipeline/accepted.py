@@ -9,9 +9,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from dagrpo.core.errors import UserError
+from dagrpo.core.escape import one_line
 from dagrpo.utils.files import read_json, write_json
 
 ACCEPTED = Path("accepted.json")
+LONGEST = 300  # characters
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +28,8 @@ class Acceptance:
     because: str
 
     def __str__(self) -> str:
-        return f"{self.stage}: code {self.before[:12]} counts as {self.after[:12]} ({self.by}, {self.at[:10]}: {self.because})"
+        about = f"{self.by}, {self.at[:10]}: {self.because}"
+        return f"{self.stage}: code {self.before[:12]} counts as {self.after[:12]} ({one_line(about, LONGEST)})"
 
 
 def acceptances() -> list[Acceptance]:

@@ -43,7 +43,8 @@ WITHOUT_EFFECT = (
 )
 # Imports and digests of each file, written here: to parse all of them would take seconds of every start.
 PARSED = Path(".state/imports.json")
-_OWN = ("src/dagrpo/", "packages/")  # starts of the names of this project's files: nothing reads their docstrings
+# Starts of the names of this project's files, whose docstrings nothing reads; a user's may be a tool's description.
+_OWN = ("src/dagrpo/", *(f"packages/{package}/" for package in PACKAGES))
 STAGES = "dagrpo.pipeline.stages"  # the one part of these whose code is a stage's own
 # A text with the name of such a file, and nothing else.
 _NAMED_BESIDE = re.compile(r"""["']([\w-][\w.-]*\.(?:j2|js|yaml|py))["']""")

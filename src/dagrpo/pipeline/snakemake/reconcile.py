@@ -37,7 +37,11 @@ from dagrpo.utils.provenance import PROVENANCE
 
 
 def reconcile(params: Params, experiment: str) -> None:
-    """Update Snakemake's records of an experiment that do not match provenance; takes milliseconds if all do."""
+    """Update Snakemake's records of an experiment that do not match provenance; takes milliseconds if all do.
+
+    Raises UserError for a damaged accepted.json, without which results that count would be made again.
+    """
+    acceptances()
     for parts in by_job(planned_jobs(params, experiment)):
         _make_writable(parts)
         there = [part for part in parts if Path(part.provenance).is_file()]
