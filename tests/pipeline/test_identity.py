@@ -10,9 +10,18 @@ from dagrpo.config.places import PACKAGES, ROOT
 from dagrpo.config.schema import Params, parse
 from dagrpo.core.errors import UserError
 from dagrpo.pipeline import identity
-from dagrpo.pipeline.identity import WITHOUT_EFFECT, code_digest, code_of, digest_of_code
+from dagrpo.pipeline.identity import (
+    LIBRARIES,
+    LIBRARY,
+    WITHOUT_EFFECT,
+    code_digest,
+    code_digests,
+    code_of,
+    digest_of_code,
+)
 from dagrpo.pipeline.job_files import code_files
 from dagrpo.pipeline.stages import all_stages
+from dagrpo.utils.environment import version_of
 from dagrpo.utils.files import sha256_of, write_json
 
 
@@ -137,12 +146,17 @@ def test_a_template_that_a_file_names_is_code_and_so_is_what_it_includes(lab: Pa
 
 
 def test_the_page_of_the_report_is_code_of_the_stage_report_and_of_no_other() -> None:
-    of_report = {file for file in code_of("dagrpo.pipeline.stages.report") if not file.endswith(".py")}
+    of_report = _files_beside("dagrpo.pipeline.stages.report")
     folder = ROOT / "src/dagrpo/report"
     shipped = {path for path in folder.iterdir() if path.suffix in (".j2", ".js")}
     assert {ROOT / file for file in of_report} == {*shipped, ROOT / "src/dagrpo/core/metrics.yaml"}
     others = [stage.work.__module__ for name, stage in all_stages().items() if name != "report"]
-    assert not [file for module in others for file in code_of(module) if not file.endswith(".py")]
+    assert not [file for module in others for file in _files_beside(module)]
+
+
+def _files_beside(module: str) -> set[str]:
+    """Return the files of a stage's code that are not Python."""
+    return {file for file in code_of(module) if not file.endswith(".py") and not file.startswith(LIBRARY)}
 
 
 def test_code_that_is_not_python_is_named(lab: Path) -> None:
@@ -155,7 +169,7 @@ def test_code_that_is_not_python_is_named(lab: Path) -> None:
 def test_every_file_of_a_stage_exists_and_none_of_them_only_shows_or_records(name: str) -> None:
     files = code_files(Params(), all_stages()[name])
     assert f"src/dagrpo/pipeline/stages/{name}.py" in files
-    assert all((ROOT / file).is_file() for file in files)
+    assert all((ROOT / file).is_file() for file in files if not file.startswith(LIBRARY))
     hidden = tuple(f"src/{module.replace('.', '/')}" for module in WITHOUT_EFFECT)
     others = [file for file in files if not file.startswith("src/dagrpo/pipeline/stages/")]
     assert [file for file in others if file.startswith(hidden)] == []
@@ -206,6 +220,37 @@ def _stages_with(pattern: str, params: Params) -> set[str]:
     """Return the stages whose code holds every file of a pattern."""
     files = {path.relative_to(ROOT).as_posix() for path in ROOT.glob(pattern)}
     return {name for name, stage in all_stages().items() if files and files <= set(code_files(params, stage))}
+
+
+@pytest.mark.parametrize(
+    ("library", "stages"),
+    [
+        ("math-verify", {"difficulty", "train", "score", "report"}),
+        ("antlr4-python3-runtime", {"difficulty", "train", "score", "report"}),
+        ("sglang", {"difficulty", "train", "sample"}),
+        ("peft", {"sft", "train"}),
+        ("gguf", {"model", "teacher"}),
+        ("renderers", set()),
+        ("tokenizers", set(all_stages()) - {"score"}),
+    ],
+)
+def test_another_version_of_a_library_runs_the_stages_again_that_import_it(
+    library: str, stages: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = {name: code_digest(code_files(Params(), stage)) for name, stage in all_stages().items()}
+    monkeypatch.setattr(identity, "version_of", lambda name: "0" if name == library else version_of(name))
+    after = {name: code_digest(code_files(Params(), stage)) for name, stage in all_stages().items()}
+    assert {name for name in before if before[name] != after[name]} == stages
+
+
+def test_every_library_in_the_table_is_installed_and_another_build_of_its_version_is_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    names = [f"{LIBRARY}{name}" for group in LIBRARIES.values() for name in group]
+    versions = code_digests(names)
+    assert set(versions) == set(names)
+    monkeypatch.setattr(identity, "version_of", lambda name: f"{version_of(name)}+cu130")
+    assert code_digests(names) == versions
 
 
 def test_a_module_that_a_process_is_started_with_is_code() -> None:

@@ -4,7 +4,8 @@ An edit to one of those files runs the stage again; an edit to anything else doe
 to comments and layout, and in this project's own code also to docstrings and to annotations of functions. Imports are read
 from the source (ast), inside functions too but not those for type checkers alone, and nothing is imported for it. Plug-ins
 are found by name while a stage runs, so no import leads to them: they count only if the parameters name them. A template or
-script beside a file that spells its name is code, too. Of libraries, the packages of this project count.
+script beside a file that spells its name is code, too. Of libraries, this project's packages count as code, and those in
+LIBRARIES by version.
 """
 
 import ast
@@ -20,6 +21,7 @@ from typing import Any
 
 from dagrpo.config.places import PACKAGES, name_of, place_of
 from dagrpo.core.errors import UserError
+from dagrpo.utils.environment import version_of
 from dagrpo.utils.files import digest_of, sha256_of, write_json
 
 # Imported by stages, but unable to change an output: code that starts, shows, records or finds.
@@ -41,6 +43,28 @@ WITHOUT_EFFECT = (
     "dagrpo.utils.run_info",
     "dagrpo.utils.watchdog",
 )
+# Distributions whose versions decide results, by the module that a stage imports. Without torch and numpy, of which the locks for CPUs
+# and for GPUs have different versions: results of a GPU stay valid on a laptop. A cache hit needs the same torch, too.
+LIBRARIES = {
+    "PIL": ("pillow",),
+    "bm25s": ("bm25s",),
+    "datasets": ("datasets",),
+    "gguf": ("gguf",),
+    "jinja2": ("jinja2",),
+    "math_verify": ("antlr4-python3-runtime", "latex2sympy2-extended", "math-verify", "sympy"),
+    "mcp": ("mcp",),
+    "peft": ("peft",),
+    "pyarrow": ("pyarrow",),
+    "reasoning_gym": ("reasoning-gym",),
+    "regex": ("regex",),
+    "renderers": ("renderers",),
+    "safetensors": ("safetensors",),
+    "sglang": ("sglang",),
+    "sympy": ("sympy",),
+    "tokenizers": ("tokenizers",),
+    "transformers": ("jinja2", "safetensors", "tokenizers", "transformers"),
+}
+LIBRARY = "library "  # before the name of a distribution in a list of code
 # Imports and digests of each file, written here: to parse all of them would take seconds of every start.
 PARSED = Path(".state/imports.json")
 # Starts of the names of this project's files, whose docstrings nothing reads; a user's may be a tool's description.
@@ -55,7 +79,7 @@ _OF_STATEMENTS = ("body", "orelse", "handlers", "finalbody", "cases")  # the fie
 
 
 def code_of(start: str, plugins: Iterable[str] = (), files: Iterable[Path] = ()) -> list[str]:
-    """List the files of a stage whose module is `start`: by name, sorted.
+    """List the files of a stage whose module is `start`, and the libraries that they import, such as "library sympy": sorted names.
 
     `plugins` are the modules that the parameters select; the stage includes what they import from their own packages. A name that
     ends in .* selects all modules of a package. `files` are code other than modules.
@@ -66,7 +90,8 @@ def code_of(start: str, plugins: Iterable[str] = (), files: Iterable[Path] = ())
 @cache
 def _modules_of(start: str, plugins: tuple[str, ...]) -> frozenset[str]:
     with _remembering():
-        return frozenset(map(_name, _files((start, *plugins))))
+        files, libraries = _files((start, *plugins))
+        return frozenset({*map(_name, files), *(f"{LIBRARY}{name}" for name in libraries)})
 
 
 @contextmanager
@@ -86,9 +111,15 @@ def code_digest(files: Iterable[str]) -> str:
 
 
 def code_digests(files: Iterable[str]) -> dict[str, str]:
-    """Return the digest of each file of code that is here."""
+    """Return the digest of each file of code that is here, and the version of each installed library.
+
+    A version's local part, such as +cpu, does not count.
+    """
+    names = list(files)
+    libraries = {name: version_of(name.removeprefix(LIBRARY)) for name in names if name.startswith(LIBRARY)}
     with _remembering():
-        return {file: _digest(file) for file in files if place_of(file).is_file()}
+        digests = {name: _digest(name) for name in names if name not in libraries and place_of(name).is_file()}
+    return digests | {name: version.partition("+")[0] for name, version in libraries.items() if version}
 
 
 def _digest(file: str) -> str:
@@ -145,10 +176,11 @@ def _fields(node: ast.AST, *, own: bool) -> list[tuple[str, Any]]:
     return [(name, value) for name, value in fields.items() if value is not None and value != []]
 
 
-def _files(starts: tuple[str, ...]) -> set[Path]:
+def _files(starts: tuple[str, ...]) -> tuple[set[Path], set[str]]:
+    """Return the files that the modules reach, and the libraries in LIBRARIES that these import."""
     packages = {*PACKAGES, *(start.partition(".")[0] for start in starts)}
     waiting = [parent for start in starts for name in _modules(start) for parent in _with_parents(name)]
-    files = set[Path]()
+    files, libraries = set[Path](), set[str]()
     while waiting:
         module = waiting.pop()
         file = _file_of(module)
@@ -157,8 +189,10 @@ def _files(starts: tuple[str, ...]) -> set[Path]:
             continue
         files.add(file)
         files |= _beside(file)
-        waiting += [name for name in _imports(file, module) if name.partition(".")[0] in packages]
-    return files
+        imports = _imports(file, module)
+        waiting += [name for name in imports if name.partition(".")[0] in packages]
+        libraries.update(*(LIBRARIES.get(name, ()) for name in imports))
+    return files, libraries
 
 
 def _modules(start: str) -> list[str]:

@@ -9,10 +9,12 @@ from tests.pipeline.changes.made_up import Project
 
 from dagrpo.config.overlay import with_overrides
 from dagrpo.config.schema import parse
+from dagrpo.pipeline import identity
 from dagrpo.pipeline.changes.changes import Change, Changes, Kind, changed_lines
 from dagrpo.pipeline.changes.executions import Today, maker_of, read_record
 from dagrpo.pipeline.identity import digest_of_code
 from dagrpo.pipeline.override_runs import override_run
+from dagrpo.utils.environment import version_of
 
 
 def changes(project: Project, stage: str) -> list[Change]:
@@ -58,6 +60,14 @@ def test_a_file_in_a_checkpoint_with_other_bytes_of_the_same_size_is_seen(made_u
 def test_the_file_of_code_that_changed_is_named_where_a_job_was_planned_with_it(made_up: Project) -> None:
     made_up.change_code("score", "src/dagrpo/pipeline/stages/score.py", "0" * 64)
     assert [str(each) for each in changes(made_up, "score")] == ["src/dagrpo/pipeline/stages/score.py has changed"]
+
+
+def test_another_version_of_a_library_is_named_with_both_versions(
+    made_up: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(identity, "version_of", lambda name: "2.0" if name == "sympy" else version_of(name))
+    (change,) = changes(made_up, "score")
+    assert str(change) == f"library sympy was {version_of('sympy')} and is 2.0"
 
 
 def test_in_another_clone_the_code_as_a_whole_is_named(made_up: Project) -> None:

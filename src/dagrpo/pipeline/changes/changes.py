@@ -15,7 +15,7 @@ from dagrpo.core.escape import brief, one_line
 from dagrpo.pipeline.accepted import is_accepted
 from dagrpo.pipeline.changes.executions import ExecutionRecord, Today
 from dagrpo.pipeline.declaration import RAW
-from dagrpo.pipeline.identity import code_digests, digest_of_code
+from dagrpo.pipeline.identity import LIBRARY, code_digests, digest_of_code
 from dagrpo.pipeline.job_files import recorded_code
 from dagrpo.pipeline.raw_inputs import changed_raw, is_own
 from dagrpo.utils.files import digest_of, sha256_of
@@ -92,6 +92,8 @@ class Change:
             case Kind.CODE | Kind.INPUT:
                 if self.now is None:
                     return f"{name} is missing"
+                if name.startswith(LIBRARY) and self.before is not None:
+                    return f"{name} was {self.before} and is {self.now}"
                 return f"{name} is new" if self.before is None else f"{name} has changed"
 
 

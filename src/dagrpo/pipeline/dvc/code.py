@@ -18,6 +18,7 @@ from dagrpo.config.schema import Params
 from dagrpo.data.task import get_task
 from dagrpo.pipeline.dag import PlannedJob, planned_jobs
 from dagrpo.pipeline.declaration import RAW, Stage
+from dagrpo.pipeline.identity import LIBRARY
 from dagrpo.pipeline.job_files import code_files
 from dagrpo.pipeline.stages import all_stages
 
@@ -101,7 +102,7 @@ def _below_link(path: str) -> tuple[Path, Path, str]:
 
 def _places(files: Iterable[str]) -> set[tuple[Path, Path | None]]:
     """Return the places of the packages and files that hold these files, each with its link if it is reached by one."""
-    return {_place(name) for name in {SCRIPT, *map(_package, files)}}
+    return {_place(name) for name in {SCRIPT, *(_package(file) for file in files if not file.startswith(LIBRARY))}}
 
 
 def _place(name: str) -> tuple[Path, Path | None]:

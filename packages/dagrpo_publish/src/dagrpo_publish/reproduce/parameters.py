@@ -13,7 +13,7 @@ from dagrpo.config.selection import named_code
 from dagrpo.core.errors import UserError
 from dagrpo.core.escape import brief, one_line
 from dagrpo.core.user_code import only_modules
-from dagrpo.pipeline.identity import code_digests, code_of
+from dagrpo.pipeline.identity import LIBRARY, code_digests, code_of
 from dagrpo.pipeline.validation import parse_with_tasks
 from dagrpo.rewards.components.judge import ANSWERS
 from dagrpo.tracking.variations import TRY
@@ -141,7 +141,7 @@ def _require_same_code(module: str, known: Mapping[str, str], crate: Path) -> No
     shown = one_line(module, 200)
     is_name = all(part.isidentifier() for part in module.split("."))
     files = code_of(module) if is_name else ()
-    files = [file for file in files if not is_dagrpos(place_of(file))]
+    files = [file for file in files if not file.startswith(LIBRARY) and not is_dagrpos(place_of(file))]
     if not files or any(
         _is_installed(file) or place_of(file).resolve().is_relative_to(crate.resolve()) for file in files
     ):
