@@ -1,17 +1,21 @@
 """Presets combine: a model, a task, an algorithm, hardware, each laid over the one before."""
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
 import yaml
 
 from dagrpo.config import places
-from dagrpo.config.presets import composed, known, name_no_task, preset_text
+from dagrpo.config.overlay import configuration_of
+from dagrpo.config.presets import composed, experiments, known, name_no_task, preset_text
 from dagrpo.config.schema import parse
 from dagrpo.core.errors import UserError
+from dagrpo.pipeline.dag import planned_jobs
+from dagrpo.pipeline.supervisor import whole_params
+from dagrpo.pipeline.validation import require_fitting_tasks
 
 PRESETS = Path(__file__).parents[2] / "presets"
-EXPERIMENTS = sorted(path.stem for path in (PRESETS / "experiments").glob("*.yaml"))
 
 
 @pytest.fixture
@@ -38,11 +42,15 @@ def test_a_study_has_presets_of_its_own_which_win(
     assert composed(["first", "large"], folder).model.name == "own_large"
 
 
-@pytest.mark.parametrize("name", EXPERIMENTS)
-def test_every_shipped_experiment_is_valid_and_names_itself(name: str) -> None:
+@pytest.mark.parametrize("name", experiments(PRESETS))
+def test_every_shipped_experiment_names_itself_fits_its_tasks_and_is_planned(name: str) -> None:
     params = composed([name], PRESETS)
     assert params.experiment.name == name
     assert parse(yaml.safe_load(preset_text([name], PRESETS))) == params
+    assert whole_params(configuration_of(params), params.runtime) == params, "what a stage is given of it"
+    require_fitting_tasks(params)
+    jobs = Counter(job.stage for job in planned_jobs(params, name))
+    assert (jobs["train"], jobs["report"]) == (len(params.experiment.seeds), 1)
 
 
 def test_every_part_is_used_by_an_experiment_or_fits_a_model_and_a_task() -> None:

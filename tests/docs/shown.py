@@ -61,13 +61,3 @@ RUN = (
     "dagrpo sweep learning_rate",
     "dagrpo clean --override-runs",
 )
-
-# Those of the README's first pages, which `make test` runs; `make nightly` runs all.
-FIRST = (
-    "dagrpo status",
-    "dagrpo show arithmetic_tiny --step 10 --best 3 --worst 3",
-    "dagrpo verify arithmetic_tiny",
-    "dagrpo use examples/own_task/params.yaml",
-    "dagrpo use arithmetic_tiny",
-    "dagrpo plan",
-)

@@ -1,8 +1,7 @@
-"""The tiny experiment, run by Snakemake; trained once more by DVC through a kill; run by DVC alone, stopped on the way."""
+"""The tiny experiment, run by Snakemake; and run by DVC alone, stopped on the way."""
 
 import os
 import random
-import shutil
 import signal
 from pathlib import Path
 
@@ -23,25 +22,6 @@ def run_by_snakemake(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -
         if not folder.exists():
             clones.clone(folder)
             clones.run(folder, "snakemake", "--cores", "2", "target")
-    return folder
-
-
-@pytest.fixture(scope="session")
-def trained_again(run_by_snakemake: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a copy whose policy was removed and trained by DVC again, the trainer or its server killed at a random step."""
-    folder = clones.copied(run_by_snakemake, tmp_path_factory.mktemp("trained_again") / "clone")
-    for name in (clones.RUN / "policy", clones.RUN / "rollouts"):
-        shutil.rmtree(folder / name)
-    for path in (*folder.glob(".state/tiny-*"), folder / clones.RUN / "metrics.parquet"):
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
-    chance = random.SystemRandom()
-    step, victim = chance.randrange(3, clones.STEPS), chance.choice((TRAINER, SERVER))
-    print(f"{victim} killed after step {step}")
-    process = clones.start(folder, "dvc", "repro", "--force", "--single-item", f"train@{clones.NAME}-3")
-    clones.wait_for_step(folder, step)
-    clones.kill(folder, *victim)
-    assert process.wait(timeout=clones.SECONDS) == 0, (folder / "output.txt").read_text()[-4000:]
-    (folder / "output.txt").unlink()
     return folder
 
 

@@ -9,16 +9,13 @@ from typing import Any
 import pytest
 from packages.dagrpo_plan.tests.conftest import project, qwen3
 
-from dagrpo.config.overlay import configuration_of
-from dagrpo.config.presets import composed, experiments
 from dagrpo.config.schema import Params
 from dagrpo.core.errors import UserError
 from dagrpo.pipeline import supervisor
 from dagrpo.pipeline.job_files import configuration_file
-from dagrpo.pipeline.supervisor import require_planned_room, whole_params
+from dagrpo.pipeline.supervisor import require_planned_room
 
 __all__ = ["project"]
-PRESETS = Path(__file__).parents[2] / "presets"
 
 
 @pytest.fixture
@@ -62,12 +59,6 @@ def test_what_fits_or_is_asked_for_all_the_same_is_trained(gpu: Path) -> None:
 
 def test_a_stage_that_is_started_by_hand_is_not_planned(gpu: Path) -> None:
     require_planned_room(Namespace(configuration=None), _long().runtime)
-
-
-@pytest.mark.parametrize("name", experiments(PRESETS))
-def test_a_configuration_and_section_runtime_are_the_whole_experiment(name: str) -> None:
-    params = composed([name], PRESETS)
-    assert whole_params(configuration_of(params), params.runtime) == params
 
 
 @pytest.mark.parametrize("answer", ["0", "NVIDIA GB10, [N/A]", ""])

@@ -85,7 +85,7 @@ def test_the_command_line_of_a_job_that_spreads_has_each_part_with_its_own_files
     file = read_params(ROOT / "params.yaml")
     params = parse(merged(file.model_dump(), SEVERAL))
     planned = {part.provenance: part for part in planned_jobs(params, override_run(params, file).folder)}
-    with planning.opened(ROOT, SEVERAL, forceall=True) as workflow:
+    with planning.opened(ROOT, SEVERAL) as workflow:
         lines = [job.params.arguments for job in workflow.dag.jobs if job.rule.name == "sample"]
     given = ["--job", "job.json", "--log", "x.log"]
     parts = [part for line in lines for part in parts_of(runner.parse([*given, *line.split()]))]

@@ -12,7 +12,7 @@ CHECKSUMS_UP_TO = 10**12  # bytes, as in profiles/default
 
 def planned_jobs(root: Path, config: Mapping[str, object]) -> list[PlannedJob]:
     """List every job that `target` needs before any output exists, with `config` laid over params.yaml."""
-    with opened(root, config, forceall=True) as workflow:
+    with opened(root, config) as workflow:
         return [planned(job) for job in workflow.dag.jobs if job.output]
 
 
@@ -27,8 +27,8 @@ def planned(job: Any) -> PlannedJob:
 
 
 @contextmanager
-def opened(root: Path, config: Mapping[str, object], *, forceall: bool = False) -> Iterator[Any]:
-    """Open Snakemake's workflow object with the DAG of `target` built. Locks nothing and runs nothing."""
+def opened(root: Path, config: Mapping[str, object]) -> Iterator[Any]:
+    """Open Snakemake's workflow object with the DAG of all jobs of `target` built. Locks nothing and runs nothing."""
     from snakemake.api import SnakemakeApi
     from snakemake.settings.types import (
         ConfigSettings,
@@ -46,10 +46,10 @@ def opened(root: Path, config: Mapping[str, object], *, forceall: bool = False) 
             workdir=root,
             config_settings=ConfigSettings(config=dict(config)),
         )
-        settings = DAGSettings(targets={"target"}, forceall=forceall, max_checksum_file_size=CHECKSUMS_UP_TO)
+        settings = DAGSettings(targets={"target"}, forceall=True, max_checksum_file_size=CHECKSUMS_UP_TO)
         inner = workflow.dag(settings).workflow_api._workflow
         inner.execution_settings = ExecutionSettings()
-        inner._prepare_dag(forceall=forceall, ignore_incomplete=True, lock_warn_only=True)
+        inner._prepare_dag(forceall=True, ignore_incomplete=True, lock_warn_only=True)
         inner._build_dag()
         yield inner
 

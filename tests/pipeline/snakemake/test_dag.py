@@ -22,16 +22,20 @@ def _is_up_to_date(folder: Path) -> None:
     assert "up to date" in clones.run(folder, "dvc", "status")
 
 
-def test_a_policy_that_dvc_trains_through_a_kill_has_the_bytes_of_the_one_that_snakemake_trained(
-    trained_again: Path, run_by_snakemake: Path
-) -> None:
-    outputs = clones.outputs(trained_again)
-    assert outputs == clones.outputs(run_by_snakemake)
-    assert len(outputs) > 40
+@pytest.fixture(scope="module")
+def changeable(run_by_snakemake: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a copy of the clone that Snakemake ran in."""
+    return clones.copied(run_by_snakemake, tmp_path_factory.mktemp("changeable") / "clone")
 
 
-def test_each_engine_takes_what_the_other_has_done_for_done(trained_again: Path) -> None:
-    _is_up_to_date(trained_again)
+def test_dvc_takes_what_snakemake_has_done_for_done_and_every_digest_is_as_recorded(changeable: Path) -> None:
+    _is_up_to_date(changeable)
+    (found,) = json.loads(clones.run(changeable, "dagrpo", "status", "--json"))
+    assert (found["experiment"], found["state"], found["stale"]) == (NAME, "done", [])
+    assert found["made"] == found["expected"]
+    verified = json.loads(clones.run(changeable, "dagrpo", "verify", NAME, "--json"))
+    assert {each["state"] for each in verified} == {"whole"}
+    assert f"{RUN}/rollouts/digests.parquet" in {each["path"] for each in verified}
 
 
 @pytest.mark.nightly
@@ -80,35 +84,39 @@ def test_an_unknown_section_is_refused_by_dvc_too_though_all_is_up_to_date(finis
     _is_up_to_date(folder)
 
 
-def test_what_changes_only_speed_memory_or_place_runs_nothing_again(trained_again: Path) -> None:
-    folder = trained_again
-    params = folder / "params.yaml"
+def test_what_changes_only_speed_memory_or_place_runs_nothing_again(changeable: Path) -> None:
+    params = changeable / "params.yaml"
     whole = params.read_text()
-    params.write_text(
-        whole.replace("micro_batch_size: 256", "micro_batch_size: 3").replace(
-            "request_timeout: 600", "request_timeout: 9"
-        )
-    )
-    assert params.read_text() != whole
-    assert "Nothing to be done" in clones.run(folder, "snakemake", "-n", "target")
-    status = clones.run(folder, "dvc", "status", "--json")
+    faster = whole.replace("micro_batch_size: 256", "micro_batch_size: 3")
+    params.write_text(faster.replace("request_timeout: 600", "request_timeout: 9"))
+    assert params.read_text() not in (whole, faster)
+    assert "Nothing to be done" in clones.run(changeable, "snakemake", "-n", "target")
+    status = clones.run(changeable, "dvc", "status", "--json")
     assert list(json.loads(status[status.index("{") :])) == [f"check@{NAME}"], "which reads the file, and makes nothing"
     params.write_text(whole)
 
 
 @pytest.mark.nightly
-def test_a_changed_extractor_rescores_and_samples_nothing_again(finished: tuple[Path, Path]) -> None:
-    folder = finished[1]
-    before = (folder / RUN / "eval/arithmetic/base/completions.parquet").stat().st_mtime_ns
-    params = folder / "params.yaml"
+def test_after_a_change_of_a_parameter_and_of_code_both_engines_and_status_know_the_stages_that_run_again(
+    changeable: Path,
+) -> None:
+    completions, code = RUN / "eval/arithmetic/base/completions.parquet", "src/dagrpo/pipeline/stages/export.py"
+    before, params = (changeable / completions).stat().st_mtime_ns, changeable / "params.yaml"
     params.write_text(params.read_text().replace("bootstrap_draws: 100", "bootstrap_draws: 101"))
-    plan = clones.run(folder, "snakemake", "-n", "target")
-    assert "score" in plan
-    assert "report" in plan
-    assert not any(f"{rule} " in plan for rule in ("prepare", "sft", "train", "sample"))
-    clones.run(folder, "dvc", "repro")
-    assert (folder / RUN / "eval/arithmetic/base/completions.parquet").stat().st_mtime_ns == before
-    _is_up_to_date(folder)
+    with (changeable / code).open("a") as file:
+        file.write("MORE = 1\n")
+    (found,) = json.loads(clones.run(changeable, "dagrpo", "status", "--json"))
+    assert {each["what"].partition(",")[0] for each in found["stale"]} == {"export", "score"}
+    plan = clones.run(changeable, "snakemake", "-n", "target")
+    assert all(f"\n{rule} " in plan for rule in ("export", "score", "report"))
+    assert not any(f"\n{rule} " in plan for rule in ("prepare", "sft", "train"))
+    scores = f"{RUN}/eval/arithmetic/base/scores.json"
+    said = clones.run(changeable, "dagrpo", "status", "--why", scores)
+    assert "evaluation.scoring.bootstrap_draws was 100 and is 101" in said
+    assert "+ MORE = 1" in clones.run(changeable, "dagrpo", "status", "--why", f"{RUN}/exported")
+    clones.run(changeable, "dvc", "repro")
+    assert (changeable / completions).stat().st_mtime_ns == before
+    _is_up_to_date(changeable)
 
 
 @pytest.mark.nightly

@@ -12,6 +12,7 @@ from tests.pipeline.snakemake import clones
 pytestmark = pytest.mark.dag
 CARD = Path("data/tiny/arithmetic/card.json")
 MODEL = Path("models/tiny/tiny_qwen2")
+WEIGHTS, TOKENIZER = MODEL / "model.safetensors", MODEL / "tokenizer.json"
 
 
 @pytest.fixture(scope="module")
@@ -32,23 +33,23 @@ def _set(folder: Path, old: str, new: str) -> None:
 
 
 def test_without_snakemakes_records_what_is_there_is_believed_and_a_change_is_still_seen(prepared: Path) -> None:
+    """In any order of time, and as `dvc checkout --relink` leaves it with `cache.type hardlink`.
+
+    Read-only links become copies that can be made again; weights, which no rule declares, stay links.
+    """
     shutil.rmtree(prepared / ".snakemake")
+    card, manifest, weights = (prepared / path for path in (CARD, MODEL / "manifest.json", WEIGHTS))
+    for path in (card, manifest, weights):
+        path.chmod(0o444)
+        os.link(path, prepared / f"cached_{path.name}")
+    manifest.touch()
     assert "Nothing to be done" in _plan(prepared)
+    assert [stat.S_IMODE(path.stat().st_mode) for path in (card, manifest, weights)] == [0o644, 0o644, 0o444]
+    assert [path.stat().st_nlink for path in (card, manifest, weights)] == [1, 1, 2]
     _set(prepared, "test: 12", "test: 13")
     assert "prepare" in _plan(prepared)
     _set(prepared, "test: 13", "test: 12")
     assert "Nothing to be done" in _plan(prepared)
-
-
-def test_read_only_links_to_the_cache_become_copies_that_can_be_made_again(prepared: Path) -> None:
-    """As `dvc checkout --relink` leaves them with `cache.type hardlink`; weights, which no rule declares, stay links."""
-    card, manifest, weights = (prepared / path for path in (CARD, MODEL / "manifest.json", MODEL / "model.safetensors"))
-    for path in (card, manifest, weights):
-        path.chmod(0o444)
-        os.link(path, prepared / f"cached_{path.name}")
-    assert "Nothing to be done" in _plan(prepared)
-    assert [stat.S_IMODE(path.stat().st_mode) for path in (card, manifest, weights)] == [0o644, 0o644, 0o444]
-    assert [path.stat().st_nlink for path in (card, manifest, weights)] == [1, 1, 2]
 
 
 def test_results_of_accepted_code_are_not_made_again(prepared: Path) -> None:
@@ -57,40 +58,49 @@ def test_results_of_accepted_code_are_not_made_again(prepared: Path) -> None:
     provenance.write_text(json.dumps(json.loads(whole) | {"code": "0" * 64, "job": "prepare-of-other-code"}))
     assert "prepare" in _plan(prepared)
     clones.run(prepared, "dagrpo", "accept", "prepare", "--because", "a message")
-    for _ in range(2):
-        assert "Nothing to be done" in _plan(prepared)
+    assert "Nothing to be done" in _plan(prepared)
     (prepared / "accepted.json").unlink()
     provenance.write_text(whole)
 
 
-@pytest.mark.nightly
-def test_files_in_any_order_of_time_are_believed(prepared: Path) -> None:
-    shutil.rmtree(prepared / ".snakemake")
-    (prepared / MODEL / "manifest.json").touch()
-    assert "Nothing to be done" in _plan(prepared)
-
-
 def test_a_file_that_was_changed_by_hand_is_made_again(prepared: Path) -> None:
-    whole, weights = (prepared / CARD).read_text(), prepared / MODEL / "model.safetensors"
-    (prepared / CARD).write_text(json.dumps({}))
-    weights.write_bytes(weights.read_bytes()[:-1] + b"!")
-    os.utime(weights, (0, 0))  # as a copy of an older file has it
+    """Its time is that of before."""
+    whole = {path: (prepared / path).read_bytes() for path in (CARD, WEIGHTS)}
+    for path, content in whole.items():
+        _damage(prepared / path, content[:-1] + b"!")
     plan = _plan(prepared)
-    assert "prepare" in plan
-    assert "model  " in plan
-    clones.run(prepared, "snakemake", "--cores", "all", "prepared")
-    assert (prepared / CARD).read_text() == whole
+    assert all(f"\n{stage} " in plan for stage in ("model", "prepare"))
+    for path, content in whole.items():
+        (prepared / path).unlink()
+        (prepared / path).write_bytes(content)
+
+
+def _damage(path: Path, content: bytes) -> None:
+    before = path.stat()
+    path.unlink()
+    path.write_bytes(content)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
 
 
 @pytest.mark.nightly
-def test_a_failed_job_leaves_what_was_there_and_the_way_back_runs_nothing(prepared: Path) -> None:
-    before = clones.outputs(prepared)
-    _set(prepared, "pass_rates: null", "pass_rates: nowhere.parquet")
-    clones.refused(prepared, "snakemake", "--cores", "all", "prepared")
-    assert clones.outputs(prepared) == before
-    assert "prepare" in _plan(prepared)
-    _set(prepared, "pass_rates: nowhere.parquet", "pass_rates: null")
-    assert "Nothing to be done" in _plan(prepared)
+def test_a_damaged_file_is_found_before_it_is_used_and_the_same_command_makes_it_anew(prepared: Path) -> None:
+    """By Snakemake, which finds it; and by DVC, which compares times and sizes: the stage then refuses the file."""
+    whole, params = clones.outputs(prepared), prepared / "params.yaml"
+    scores, tokenizer = prepared / clones.RUN / "eval/arithmetic/trained/scores.parquet", prepared / TOKENIZER
+    _damage(scores, b"no parquet")
+    (prepared / "results/tiny/report/report.html").unlink()
+    clones.run(prepared, "snakemake", "--cores", "all", "target")
+    assert clones.outputs(prepared) == whole
+    text, command = params.read_text(), ("dvc", "repro", "prepare@tiny-arithmetic")
+    _damage(tokenizer, tokenizer.read_bytes()[:-1] + b"!")
+    _set(prepared, "test: 12", "test: 13")
+    said = " ".join(clones.refused(prepared, *command).split())
+    assert f"{TOKENIZER} is damaged, or was changed after it was made" in said
+    clones.run(prepared, *command)
+    params.write_text(text)
+    clones.run(prepared, *command)
+    assert clones.outputs(prepared) == whole
+    assert "up to date" in clones.run(prepared, "dvc", "status")
 
 
 @pytest.mark.nightly

@@ -1,4 +1,4 @@
-"""What Snakemake shows of a user's mistakes, in one clone of the real DAG."""
+"""What Snakemake says of parameters, files and mistakes, in one clone without results."""
 
 import re
 from pathlib import Path
@@ -26,6 +26,22 @@ def _fails(folder: Path, *command: str) -> str:
 def test_a_refused_parameter_is_one_sentence(folder: Path) -> None:
     shown = _fails(folder, "snakemake", "--cores", "all", "target", "--config", "sft__learning_rate=-1")
     assert shown == "params.yaml with --config: `sft.learning_rate` is -1: input should be greater than 0.\n"
+
+
+@pytest.mark.nightly
+def test_overrides_and_overlays_are_checked_like_the_file(folder: Path) -> None:
+    plan = ("snakemake", "-n", "target")
+    assert "unknown key `training.setps`" in clones.refused(folder, *plan, "--config", "training__setps=3")
+    (folder / "overlay.yaml").write_text("experiment: {name: other, seeds: [1, 2]}")
+    files = ("--configfile", "params.yaml", "overlay.yaml", "--config", "training__steps=3")
+    assert re.search(r"^train +2$", clones.run(folder, *plan, *files), re.MULTILINE)
+    (folder / "overlay.yaml").unlink()
+
+
+@pytest.mark.nightly
+def test_the_workflow_passes_snakemakes_lint(folder: Path) -> None:
+    assert "good condition" in clones.run(folder, "snakemake", "--lint")
+    clones.run(folder, "snakefmt", "--check", "Snakefile", "workflow")
 
 
 @pytest.mark.nightly

@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.docs.shown import FIRST, RUN
+from tests.docs.shown import RUN
 from tests.pipeline.snakemake import clones
 
 # The pages speak of the experiment that the project comes with; here is a smaller one.
@@ -32,14 +32,12 @@ COMPLETION = '{"completion": "#### 72", "ground_truth": "72"}\n'
 
 
 @pytest.mark.dag
-@pytest.mark.parametrize(
-    "commands", [FIRST, pytest.param(RUN, marks=pytest.mark.nightly)], ids=["of the README", "every one"]
-)
-def test_commands_that_pages_show_end_well(commands: tuple[str, ...], run_by_snakemake: Path, tmp_path: Path) -> None:
+@pytest.mark.nightly
+def test_commands_that_pages_show_end_well(run_by_snakemake: Path, tmp_path: Path) -> None:
     folder = clones.copied(run_by_snakemake, tmp_path / "clone")
     shutil.copytree(folder / f"results/{clones.NAME}", folder / f"results/{clones.NAME}-gspo")
     (folder / "completions.jsonl").write_text(COMPLETION)
-    for command in commands:
+    for command in RUN:
         began = time.monotonic()
         clones.run(folder, "bash", "-c", _here(command) + (" --force" if "dagrpo use" in command else ""))
         print(f"{time.monotonic() - began:6.1f} s  {command}")

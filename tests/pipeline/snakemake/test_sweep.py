@@ -21,7 +21,7 @@ def sweep(tmp_path: Path) -> Path:
 
 
 def test_a_sweep_plans_all_cells_and_a_page(sweep: Path) -> None:
-    with planning.opened(ROOT, {"sweep": str(sweep)}, forceall=True) as workflow:
+    with planning.opened(ROOT, {"sweep": str(sweep)}) as workflow:
         jobs = [job for job in workflow.dag.jobs if job.output]
         counts = Counter(job.rule.name for job in jobs)
         assert (counts["prepare"], counts["train"], counts["report"], counts["sweep"]) == (3, 6, 3, 1)
