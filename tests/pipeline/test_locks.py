@@ -15,7 +15,6 @@ from dvc.lock import LockBase, LockError, make_lock
 from dagrpo.core.errors import UserError
 from dagrpo.pipeline import locks
 from dagrpo.pipeline.locks import DRIVER, RUNNING, hold
-from dagrpo.pipeline.snakemake.checks import Refusal, refused
 from dagrpo.pipeline.snakemake_private import LOCKS
 from dagrpo.utils import slurm
 from dagrpo.utils.slurm import QueuedJob
@@ -60,13 +59,6 @@ def _snakemakes_lock(name: str, *lines: str) -> Path:
     return lock
 
 
-def _move_to_another_host() -> None:
-    note = RUNNING / "tiny.json"
-    content = json.loads(note.read_text())
-    content["process"]["host"] = "another-host"
-    note.write_text(json.dumps(content))
-
-
 def test_a_second_run_of_the_same_experiment_is_refused_with_the_name_of_the_first(
     other: subprocess.Popen[str],
 ) -> None:
@@ -102,52 +94,64 @@ def test_a_run_that_dvc_drives_waits_for_its_turn(
     waiter.wait()
 
 
-def test_the_locks_of_a_killed_run_are_removed_and_those_of_other_experiments_stay(
-    other: subprocess.Popen[str],
-) -> None:
-    mine = _snakemakes_lock("0.output.lock", "results/tiny/runs/seed_0/policy/manifest.json")
-    theirs = _snakemakes_lock("1.output.lock", "results/tiny2/runs/seed_0/policy/manifest.json")
-    other.kill()
-    other.wait()
-    hold("tiny")
-    assert not mine.exists()
-    assert theirs.exists()
-
-
-def test_the_lock_of_a_run_on_another_machine_stays(other: subprocess.Popen[str]) -> None:
-    lock = _snakemakes_lock("0.output.lock", "results/tiny/runs/seed_0/policy/manifest.json")
-    other.kill()
-    other.wait()
-    _move_to_another_host()
-    with pytest.raises(
-        UserError, match=r"results/tiny is being written by `snakemake .* on another-host\): wait for it to end"
-    ):
-        hold("tiny")
-    assert lock.exists()
-
-
-def _run_elsewhere(other: subprocess.Popen[str], **noted: str) -> Path:
-    """Return Snakemake's lock of a run that was killed; `noted` is in the note on it."""
+def _killed(other: subprocess.Popen[str], host: str = "", **noted: str) -> Path:
+    """Return Snakemake's lock of a run that was killed; `noted` is in the note on it, and on which machine it was."""
     lock = _snakemakes_lock("0.output.lock", "results/tiny/runs/seed_0/policy/manifest.json")
     other.kill()
     other.wait()
     note = RUNNING / "tiny.json"
-    note.write_text(json.dumps(json.loads(note.read_text()) | noted))
+    content = json.loads(note.read_text()) | noted
+    content["process"] |= {"host": host} if host else {}
+    note.write_text(json.dumps(content))
     return lock
 
 
-def test_the_lock_of_a_run_on_another_machine_goes_when_that_is_silent_for_long(other: subprocess.Popen[str]) -> None:
-    lock = _run_elsewhere(other)
-    _move_to_another_host()
+def test_the_locks_of_a_killed_run_are_removed_and_those_of_others_stay(other: subprocess.Popen[str]) -> None:
+    theirs = _snakemakes_lock("1.output.lock", "results/tiny2/runs/seed_0/policy/manifest.json")
+    mine = _killed(other)
+    hold("tiny")
+    assert (mine.exists(), theirs.exists()) == (False, True)
+    hold("tiny2")
+    assert theirs.exists(), "nobody has noted whose it is"
+
+
+def test_the_lock_of_a_run_on_another_machine_stays_until_that_is_silent_for_long(
+    other: subprocess.Popen[str],
+) -> None:
+    lock = _killed(other, host="another-host")
+    with pytest.raises(UserError, match=r"is being written by `snakemake .* on another-host\): wait for it to end"):
+        hold("tiny")
+    assert lock.exists()
     os.utime(RUNNING / "tiny.json", (0, 0))
     hold("tiny")
     assert not lock.exists()
 
 
+@pytest.mark.parametrize(
+    ("noted", "said"),
+    [
+        ({"executor": "slurm", "jobs": "a-run"}, r"slurm may be at work, .* where `squeue` answers"),
+        ({"executor": "kubernetes"}, "kubernetes may be at work"),
+        ({"executor": "slurm", "jobs": "a-run", "cluster": "alpha"}, "slurm of the cluster alpha may be at work"),
+    ],
+)
+def test_jobs_of_a_killed_run_that_cannot_be_asked_about_keep_its_lock(
+    noted: dict[str, str], said: str, other: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock = _killed(other, **noted)
+    monkeypatch.setenv("SLURM_CLUSTER_NAME", "beta")
+    monkeypatch.setattr(slurm, "_queued", lambda *which: [] if "cluster" in noted else None)
+    with pytest.raises(UserError, match=f"gave to {said}"):
+        hold("tiny")
+    locks._taken.close()
+    assert lock.exists()
+    assert json.loads((RUNNING / "tiny.json").read_text())["executor"] == noted["executor"], "for the next run"
+
+
 def test_a_run_waits_for_the_jobs_that_a_killed_one_has_left_in_slurm(
     other: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    lock = _run_elsewhere(other, executor="slurm", jobs="a-run")
+    lock = _killed(other, executor="slurm", jobs="a-run")
     asked: list[bool] = []
 
     def jobs_named(name: str, cluster: str) -> list[QueuedJob]:
@@ -163,42 +167,12 @@ def test_a_run_waits_for_the_jobs_that_a_killed_one_has_left_in_slurm(
     assert capfd.readouterr().err.count("which is gone: 14 (rule_train_wildcards_tiny_0)") == 1
 
 
-@pytest.mark.parametrize(("executor", "jobs"), [("slurm", "a-run"), ("kubernetes", "")])
-def test_jobs_of_a_killed_run_that_cannot_be_asked_about_keep_its_lock(
-    executor: str, jobs: str, other: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lock = _run_elsewhere(other, executor=executor, jobs=jobs)
-    monkeypatch.setattr(slurm, "jobs_named", lambda name, cluster: None)
-    with pytest.raises(UserError, match=rf"gave to {executor} may be at work, .* where `squeue` answers"):
-        hold("tiny")
-    locks._taken.close()
-    assert lock.exists()
-    assert json.loads((RUNNING / "tiny.json").read_text())["executor"] == executor, "for the next run"
-
-
-def test_jobs_of_a_killed_run_on_another_cluster_keep_its_lock(
-    other: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lock = _run_elsewhere(other, executor="slurm", jobs="a-run", cluster="alpha")
-    monkeypatch.setenv("SLURM_CLUSTER_NAME", "beta")
-    monkeypatch.setattr(slurm, "_queued", lambda *which: [])
-    with pytest.raises(UserError, match=r"gave to slurm of the cluster alpha may be at work"):
-        hold("tiny")
-    assert lock.exists()
-
-
 def test_a_run_that_ended_by_itself_leaves_no_jobs_to_ask_about(
     other: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _run_elsewhere(other, executor="kubernetes", jobs="").unlink()  # Snakemake removes its lock at a normal end
+    _killed(other, executor="kubernetes", jobs="").unlink()  # Snakemake removes its lock at a normal end
     monkeypatch.setattr(slurm, "jobs_named", lambda name, cluster: None)
     hold("tiny")
-
-
-def test_a_lock_without_a_note_stays() -> None:
-    lock = _snakemakes_lock("0.output.lock", "results/tiny/runs/seed_0/policy/manifest.json")
-    hold("tiny")
-    assert lock.exists()
 
 
 def _dvcs_lock() -> LockBase:
@@ -207,8 +181,14 @@ def _dvcs_lock() -> LockBase:
     return make_lock(str(Path(".dvc/tmp/lock").resolve()))
 
 
-@pytest.mark.nightly
-def test_dvc_is_kept_out_until_the_run_ends() -> None:
+def test_dvc_and_a_run_keep_each_other_out_but_for_an_override_run() -> None:
+    with _dvcs_lock():
+        hold("tiny~0123abcd")
+        with pytest.raises(
+            UserError, match=rf"\(process {os.getpid()}\), since 20.* is at work in {Path.cwd()}: wait for it to end"
+        ):
+            hold("tiny")
+    locks._taken.close()
     lock = _dvcs_lock()
     hold("tiny")
     with pytest.raises(LockError):
@@ -216,15 +196,6 @@ def test_dvc_is_kept_out_until_the_run_ends() -> None:
     locks._taken.close()
     with lock:
         assert lock.is_locked
-
-
-def test_nothing_is_run_while_dvc_is_at_work_but_a_try() -> None:
-    with _dvcs_lock():
-        hold("tiny~0123abcd")
-        with pytest.raises(
-            UserError, match=rf"\(process {os.getpid()}\), since 20.* is at work in {Path.cwd()}: wait for it to end"
-        ):
-            hold("tiny")
 
 
 def test_nothing_is_run_between_two_stages_of_a_living_dvc(other: subprocess.Popen[str]) -> None:
@@ -235,14 +206,6 @@ def test_nothing_is_run_between_two_stages_of_a_living_dvc(other: subprocess.Pop
     other.kill()
     other.wait()
     hold("twin")
-
-
-@pytest.mark.parametrize("in_the_way", [".state", ".state/running"])
-def test_what_lies_in_the_way_of_a_folder_is_named_in_a_sentence(in_the_way: str) -> None:
-    Path(in_the_way).parent.mkdir(exist_ok=True)
-    Path(in_the_way).symlink_to("/nowhere/at/all")
-    with pytest.raises(Refusal, match=rf"^{in_the_way}: File exists: move it away"):
-        refused(lambda: hold("tiny"))
 
 
 DRIVING = """

@@ -92,45 +92,38 @@ def test_what_broke_is_started_again_and_finishes(command: list[str], tmp_path: 
     assert "attempt 1 crashed" in output
 
 
-def test_a_mistake_is_told_once_and_not_tried_again(command: list[str], tmp_path: Path) -> None:
-    process = _run(command, tmp_path, "mistake")
+@pytest.mark.parametrize(
+    ("behaviour", "attempts", "kind", "sentence"),
+    everyday(
+        [("mistake", "x", "mistake", "params.yaml: correct it.")],
+        [
+            ("mistake", "x", "mistake", "params.yaml: correct it."),
+            ("always a bug", "xxx", "bug", "a bug in "),
+            ("always killed", "xxx", "crash", "it ended with signal 9."),
+        ],
+    ),
+)
+@pytest.mark.parametrize("screen", ["", "snakemake"])
+def test_a_mistake_is_final_a_crash_is_tried_again_and_snakemakes_screen_shows_the_last_failure(
+    command: list[str], tmp_path: Path, screen: str, behaviour: str, attempts: str, kind: str, sentence: str
+) -> None:
+    process = _run(command, tmp_path, behaviour, **({"DAGRPO_SCREEN": screen} if screen else {}))
     output, _ = process.communicate(timeout=60)
-    assert process.returncode == 1
-    assert output == "probe: params.yaml: correct it.\nLog: x.log\n"
-    assert (tmp_path / "attempts").read_text() == "x"
-
-
-@pytest.mark.nightly
-def test_a_bug_is_tried_again_and_every_traceback_stays_in_the_log(command: list[str], tmp_path: Path) -> None:
-    process = _run(command, tmp_path, "always a bug")
-    output, _ = process.communicate(timeout=60)
-    assert process.returncode == 1, output
-    assert (tmp_path / "attempts").read_text() == "xxx"
-    assert (tmp_path / "x.log").read_text().count("KeyError: 'bug'") == 3
-    assert output.count("Traceback") == 1
-    assert _failure(tmp_path)["kind"] == "bug"
+    failure = _failure(tmp_path)
+    assert (failure["what"], failure["kind"], failure["log"]) == ("probe", kind, "x.log")
+    assert failure["sentence"].startswith(sentence)
+    assert (tmp_path / "attempts").read_text() == attempts
+    if kind == "mistake":
+        assert process.returncode == 1
+        assert output == ("" if screen else f"probe: {sentence}\nLog: x.log\n")
+    if kind == "bug":
+        assert (tmp_path / "x.log").read_text().count("KeyError: 'bug'") == 3
+        assert output.count("Traceback") == 1
 
 
 def _failure(folder: Path) -> dict[str, Any]:
     (record,) = (folder / ".state/failures").iterdir()
     return dict(json.loads(record.read_text()))
-
-
-@pytest.mark.nightly
-def test_under_snakemakes_screen_a_failure_is_written_down_and_not_printed(command: list[str], tmp_path: Path) -> None:
-    process = _run(command, tmp_path, "mistake", DAGRPO_SCREEN="snakemake")
-    output, _ = process.communicate(timeout=60)
-    assert output == ""
-    failure = _failure(tmp_path)
-    assert (failure["kind"], failure["sentence"]) == ("mistake", "params.yaml: correct it.")
-    assert (failure["what"], failure["log"]) == ("probe", "x.log")
-
-
-@pytest.mark.nightly
-def test_what_always_crashes_without_a_word_is_written_down(command: list[str], tmp_path: Path) -> None:
-    _run(command, tmp_path, "always killed", DAGRPO_SCREEN="snakemake").communicate(timeout=60)
-    failure = _failure(tmp_path)
-    assert (failure["kind"], failure["sentence"], failure["attempt"]) == ("crash", "it ended with signal 9.", 3)
 
 
 def _wait_until_it_works(folder: Path) -> None:
@@ -141,26 +134,17 @@ def _wait_until_it_works(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("processes", everyday(["1"], ["1", "2"]))
-def test_a_stage_that_is_told_to_stop_is_not_started_again(command: list[str], tmp_path: Path, processes: str) -> None:
-    process = _run(command, tmp_path, "slow", TEST_PROCESSES=processes)
-    _wait_until_it_works(tmp_path)
-    process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=60)
-    assert process.returncode == 128 + signal.SIGTERM
-    assert _failure(tmp_path)["kind"] == "stopped"
-    assert not (tmp_path / "result.txt").exists()
-
-
-@pytest.mark.nightly
-def test_a_stage_that_is_told_to_stop_again_while_it_ends_says_nothing_of_it(
-    command: list[str], tmp_path: Path
+def test_a_stage_that_is_told_to_stop_twice_is_not_started_again(
+    command: list[str], tmp_path: Path, processes: str
 ) -> None:
-    process = _run(command, tmp_path, "slow, told twice")
+    process = _run(command, tmp_path, "slow, told twice", TEST_PROCESSES=processes)
     _wait_until_it_works(tmp_path)
     process.send_signal(signal.SIGTERM)
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 128 + signal.SIGTERM
+    assert _failure(tmp_path)["kind"] == "stopped"
     assert "Traceback" not in output
+    assert not (tmp_path / "result.txt").exists()
 
 
 @pytest.mark.nightly
@@ -199,23 +183,6 @@ def test_a_second_stage_with_the_same_outputs_is_told_who_writes_them_and_touche
     assert (tmp_path / "x.log").read_text() == log
     first.terminate()
     first.communicate(timeout=60)
-
-
-@pytest.mark.nightly
-def test_what_a_killed_supervisor_leaves_keeps_its_outputs_until_it_has_ended(
-    command: list[str], tmp_path: Path
-) -> None:
-    first = _run(command, tmp_path, "slow")
-    _wait_until_it_works(tmp_path)
-    (attempt,) = psutil.Process(first.pid).children()
-    attempt.suspend()  # so that it cannot hear that its supervisor has gone
-    first.kill()
-    first.wait()
-    output, _ = _impatient(command, tmp_path).communicate(timeout=120)
-    assert f"(process {attempt.pid}): wait for it to end" in output
-    assert (tmp_path / "attempts").read_text() == "x"
-    attempt.resume()
-    attempt.wait(60)
 
 
 def _impatient(command: list[str], folder: Path) -> subprocess.Popen[str]:
@@ -259,19 +226,6 @@ def test_a_stage_that_still_imports_ends_with_its_starter_whatever_that_is_calle
     while stage.is_running() and stage.status() != psutil.STATUS_ZOMBIE:
         assert time.monotonic() < deadline
         time.sleep(0.05)
-
-
-def test_a_job_file_that_is_gone_is_a_sentence(command: list[str], tmp_path: Path) -> None:
-    process = _run(command, tmp_path, "slow")
-    process.kill()
-    process.communicate()
-    (tmp_path / "job.json").write_text('{"stage": "probe"')
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60)
-    assert done.returncode == 1
-    assert (
-        done.stderr
-        == "job.json: job.json is missing or damaged: delete it and start Snakemake again, which writes a new one.\nLog: x.log\n"
-    )
 
 
 STOPPED = "import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n"

@@ -18,7 +18,7 @@ import pytest
 
 from dagrpo.core.errors import UserError
 from dagrpo.utils import locks, slurm
-from dagrpo.utils.locks import Process, exclusive_access, noted_holder
+from dagrpo.utils.locks import Process, exclusive_access
 
 HOLDER = """
 import subprocess, sys, time
@@ -104,15 +104,15 @@ def test_a_disk_without_file_locks_is_named_with_the_remedy(number: int, monkeyp
 NOTE = Path(".state/result.json")
 
 
-def _move_to_another_host(slurm_job: str = "") -> None:
+def _move_to_another_host(**changes: str) -> None:
     noted = json.loads(NOTE.read_text())
-    noted["process"] |= {"host": "another-host", "slurm_job": slurm_job}
+    noted["process"] |= {"host": "another-host", **changes}
     NOTE.write_text(json.dumps(noted))
 
 
-def _killed_elsewhere(start: Start, slurm_job: str = "") -> None:
+def _killed_elsewhere(start: Start, **changes: str) -> None:
     first, _ = start()
-    _move_to_another_host(slurm_job)
+    _move_to_another_host(**changes)
     first.kill()
     first.wait()
 
@@ -130,16 +130,16 @@ def test_a_holder_of_another_machine_that_was_killed_holds_until_it_is_silent_fo
     _hold()
 
 
-def test_a_holder_of_another_machine_is_gone_when_its_slurm_job_is(
+def test_a_holder_of_another_machine_is_gone_when_its_slurm_job_is_by_the_queue_of_its_own_cluster(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(locks, "SECONDS_BETWEEN_QUESTIONS", 0.1)
-    ended: list[str] = []
-    monkeypatch.setattr(slurm, "has_ended", lambda job, cluster: job in ended)
-    _killed_elsewhere(start, slurm_job="14")
+    monkeypatch.setattr(slurm, "_queued", lambda *which: [])
+    _killed_elsewhere(start, slurm_job="14", slurm_cluster="alpha")
+    monkeypatch.setenv("SLURM_CLUSTER_NAME", "beta")
     with pytest.raises(UserError, match="on another-host, SLURM job 14"):
         _hold()
-    ended.append("14")
+    monkeypatch.setenv("SLURM_CLUSTER_NAME", "alpha")
     _hold()
 
 
@@ -166,20 +166,6 @@ def test_a_holder_that_was_suspended_for_long_leaves_the_note_of_the_next_one_al
     assert NOTE.exists()
 
 
-def test_the_queue_of_another_cluster_says_nothing_about_a_job(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(locks, "SECONDS_BETWEEN_QUESTIONS", 0.1)
-    monkeypatch.setattr(slurm, "_queued", lambda *which: [])
-    _killed_elsewhere(start, slurm_job="14")
-    noted = json.loads(NOTE.read_text())
-    noted["process"]["slurm_cluster"] = "alpha"
-    NOTE.write_text(json.dumps(noted))
-    monkeypatch.setenv("SLURM_CLUSTER_NAME", "beta")
-    with pytest.raises(UserError, match="on another-host, SLURM job 14"):
-        _hold()
-    monkeypatch.setenv("SLURM_CLUSTER_NAME", "alpha")
-    _hold()
-
-
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root makes a namespace of processes")
 def test_a_process_that_cannot_be_seen_from_a_container_is_not_taken_for_gone() -> None:
     command = "import sys, json; from dagrpo.utils.locks import Process; process = Process(**json.loads(sys.argv[1]))"
@@ -189,19 +175,3 @@ def test_a_process_that_cannot_be_seen_from_a_container_is_not_taken_for_gone() 
     assert subprocess.run(inside, capture_output=True, text=True, check=True).stdout == "False False\n"
     outside = (sys.executable, "-c", asked, own)
     assert subprocess.run(outside, capture_output=True, text=True, check=True).stdout == "True False\n"
-
-
-@pytest.mark.parametrize("content", [[], {}, {"process": []}, {"process": {"pid": 1}}, {"process": None, "command": 5}])
-def test_a_note_of_any_form_names_nobody(content: object) -> None:
-    note = Path("note.json")
-    note.write_text(json.dumps(content))
-    assert noted_holder(note) is None
-
-
-def test_whoever_a_note_names_is_told_on_one_line_without_control_characters() -> None:
-    note = Path("note.json")
-    process = {"pid": 7, "started": 1, "host": "else\x1b[2J" * 10_000, "boot": ""}
-    note.write_text(json.dumps({"process": process, "command": "a\u202e\x1b[2J\n" * 100_000}))
-    told = str(noted_holder(note))
-    assert told.isprintable()
-    assert len(told) < 250
