@@ -19,11 +19,22 @@ from dagrpo.utils.files import read_object
 LOG = Path("stage.log")
 
 
-def test_a_stage_that_ends_well_leaves_no_note(fresh: Path) -> None:
+def test_a_stage_that_ends_well_leaves_no_note_nor_one_that_is_not_recorded(
+    fresh: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     with noted(stage_record(), {}, {}, LOG):
         (note,) = FOLDER.iterdir()
         assert read_object(note)["status"] == "RUNNING"
     assert list(FOLDER.iterdir()) == []
+    FOLDER.rmdir()
+    FOLDER.write_text("no folder")
+    with caplog.at_level(logging.WARNING), noted(stage_record(), {}, {}, LOG):
+        Curve(Path("absent/stage.log")).add(1, {"loss": 2.0})
+    assert "a failure of this execution will not be in MLflow: " in caplog.text
+    assert caplog.text.count("the curves of this run end at step 1") == 1
+    monkeypatch.setenv("DAGRPO_TRACKING", "off")
+    with noted(stage_record(), {}, {}, LOG):
+        assert FOLDER.is_file()
 
 
 @pytest.mark.parametrize(
@@ -57,13 +68,6 @@ def test_a_stage_ended_by_a_signal_is_killed(
     assert [execution.status for execution in unfinished()] == ["KILLED"]
 
 
-def test_off_writes_nothing(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DAGRPO_TRACKING", "off")
-    with noted(stage_record(), {}, {}, LOG):
-        pass
-    assert list(fresh.iterdir()) == []
-
-
 @pytest.mark.parametrize(
     ("address", "mode"), [("", "later"), ("sqlite:///runs.db", "later"), ("http://127.0.0.1:9", "on")]
 )
@@ -91,25 +95,19 @@ def test_the_head_follows_a_stage_of_its_experiment_that_works_in_a_job(
     assert not works_in_a_job(note, {"another", record["experiment"]})
 
 
-def test_an_unknown_mode_is_refused_in_a_sentence(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DAGRPO_TRACKING", "yes")
-    with pytest.raises(ValueError, match="DAGRPO_TRACKING=yes is not known: set it to one of on, off, later"):
-        noted(stage_record(), {}, {}, LOG).__enter__()
-
-
+@pytest.mark.parametrize(
+    ("variable", "value", "words"),
+    [
+        ("DAGRPO_TRACKING", "yes", "DAGRPO_TRACKING=yes is not known: set it to one of on, off, later"),
+        ("MLFLOW_TRACKING_URI", "./mlruns", "names a folder"),
+    ],
+)
 def test_settings_under_which_nothing_can_be_recorded_end_the_stage_before_it_works(
-    fresh: Path, monkeypatch: pytest.MonkeyPatch
+    fresh: Path, monkeypatch: pytest.MonkeyPatch, variable: str, value: str, words: str
 ) -> None:
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", "./mlruns")
-    with pytest.raises(ValueError, match="names a folder"), noted(stage_record(), {}, {}, LOG):
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(ValueError, match=words), noted(stage_record(), {}, {}, LOG):
         pytest.fail("the stage must not work")
-
-
-def test_a_note_that_cannot_be_written_does_not_stop_the_stage(fresh: Path, caplog: pytest.LogCaptureFixture) -> None:
-    (fresh / ".state").write_text("no folder")
-    with caplog.at_level(logging.WARNING), noted(stage_record(), {}, {}, LOG):
-        pass
-    assert "a failure of this execution will not be in MLflow: " in caplog.text
 
 
 @pytest.mark.parametrize(("mode", "started"), [("on", 1), ("later", 0)])
@@ -138,19 +136,7 @@ def test_a_curve_is_read_on_from_where_it_was_read_last(fresh: Path) -> None:
     second, _ = read_curve(LOG, offset=offset)
     assert [step.step for step in (*first, *second)] == [1, 2]
     assert read_curve(LOG, since=first[0].time + 3_600_000)[0] == []
-
-
-def test_a_new_execution_replaces_the_curve_with_its_first_step(fresh: Path) -> None:
-    Curve(LOG).add(1, {"loss": 2.0})
     again = Curve(LOG)
-    assert len(read_curve(LOG)[0]) == 1
+    assert len(read_curve(LOG)[0]) == 2, "until a new execution has its first step"
     again.add(1, {"loss": 1.0})
     assert [step.values for step in read_curve(LOG)[0]] == [{"loss": 1.0}]
-
-
-def test_a_curve_that_cannot_be_written_does_not_stop_the_stage(fresh: Path, caplog: pytest.LogCaptureFixture) -> None:
-    curve = Curve(Path("absent/stage.log"))
-    with caplog.at_level(logging.WARNING):
-        curve.add(1, {"loss": 2.0})
-        curve.add(2, {"loss": 1.0})
-    assert caplog.text.count("the curves of this run end at step 1") == 1

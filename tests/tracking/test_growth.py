@@ -8,13 +8,10 @@ import pytest
 from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
 from mlflow.tracking import MlflowClient
 from tests.tracking.conftest import (
-    SEED,
     STARTED,
     execution,
     finish,
     stage_record,
-    stage_runs,
-    trained,
     write,
 )
 from tests.tracking.test_pages import page
@@ -23,7 +20,7 @@ from dagrpo.tracking import record
 from dagrpo.tracking.curve import Step
 from dagrpo.tracking.read import Contents
 from dagrpo.tracking.runs import Runs, open_experiment
-from dagrpo.tracking.sync import record_what_is_new, sync, try_to_sync
+from dagrpo.tracking.sync import record_what_is_new, sync
 
 
 def counted(patched: pytest.MonkeyPatch) -> Counter[str]:
@@ -88,19 +85,3 @@ def test_one_more_experiment_is_recorded_without_a_look_at_the_others(
     looked_at.append([])
     assert sync() == 0
     assert looked_at[-1] == ["first", "second", "third"]
-
-
-def test_an_experiment_whose_figures_could_not_be_read_is_looked_at_again(
-    project: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("DAGRPO_TRACKING", "on")
-    trained(project)
-    metrics = project / SEED / "metrics.parquet"
-    content = metrics.read_bytes()
-    metrics.unlink()
-    assert record_what_is_new() == ""
-    assert try_to_sync() == ""
-    metrics.write_bytes(content)
-    assert try_to_sync() == ""
-    (run,) = stage_runs(project)
-    assert not run.data.tags["incomplete"]

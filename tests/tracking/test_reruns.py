@@ -51,29 +51,23 @@ def statuses(project: Path) -> dict[str, str]:
     return {run.info.run_name: run.info.status for run in stage_runs(project)}
 
 
-def test_an_attempt_that_crashes_does_not_hide_that_the_next_one_succeeds(project: Path) -> None:
+def test_an_attempt_that_fails_is_a_run_with_its_reason_beside_the_next_which_succeeds(project: Path) -> None:
+    """A follower of the next attempt leaves the failure of the one before for a sync to tell; the parent is open meanwhile."""
     with pytest.raises(UserError), noted(RECORD, CONFIGURATION, {}, LOG) as first:
-        shown = show(project, of_note(note_of(first)))
-        raise UserError("the server died.")
-    with noted(RECORD, CONFIGURATION, {}, LOG) as second:
-        end_well(project, second)
-    assert sync.sync() == 2
-    assert statuses(project) == {"teacher": "FAILED", "teacher, attempt 2": "FINISHED"}
-    failed = next(run for run in stage_runs(project) if run.info.run_id == shown)
-    assert failed.data.tags["error"] == "the server died."
-    assert [run.info.status for run in parent_runs(project).values()] == ["FINISHED"]
-
-
-def test_a_follower_of_the_next_attempt_leaves_the_failure_of_the_one_before_to_be_told(project: Path) -> None:
-    with pytest.raises(UserError), noted(RECORD, CONFIGURATION, {}, LOG) as first:
-        show(project, replace(of_note(note_of(first)), process=GONE))
+        shown = show(project, replace(of_note(note_of(first)), process=GONE))
         raise UserError("the server died.")
     with noted(RECORD, CONFIGURATION, {}, LOG) as second:
         show(project, of_note(note_of(second)))
         assert set(statuses(project).values()) == {"RUNNING"}, "a sync will say why it failed"
+        sync.sync()
+        assert [run.info.status for run in parent_runs(project).values()] == ["RUNNING"]
         end_well(project, second)
-    assert sync.sync() == 2
+    assert sync.sync() == 1
+    assert not list(FOLDER.iterdir())
     assert statuses(project) == {"teacher": "FAILED", "teacher, attempt 2": "FINISHED"}
+    failed = next(run for run in stage_runs(project) if run.info.run_id == shown)
+    assert failed.data.tags["error"] == "the server died."
+    assert [run.info.status for run in parent_runs(project).values()] == ["FINISHED"]
 
 
 @pytest.mark.parametrize(
@@ -156,11 +150,3 @@ def test_the_note_of_a_container_that_is_gone_is_dropped_once_its_outputs_are_th
         False: "FINISHED",
     }
     assert (project / sync.SYNCED).exists(), "else every workflow would import MLflow"
-
-
-def test_the_run_of_a_seed_is_open_while_a_stage_is_at_work_that_no_follower_shows_yet(project: Path) -> None:
-    end_well(project, "")
-    assert sync.sync() == 1
-    with noted(stage_record("score"), CONFIGURATION, {}, LOG):
-        sync.sync()
-        assert [run.info.status for run in parent_runs(project).values()] == ["RUNNING"]
