@@ -86,23 +86,9 @@ def _tokenizer(shape: Fresh) -> PreTrainedTokenizerBase:
 
 
 def _config(shape: Fresh, tokenizer: PreTrainedTokenizerBase) -> PreTrainedConfig:
-    return config_with_pictures(shape, tokenizer) if shape.takes_pictures else _config_of_text(shape, tokenizer)
-
-
-def _config_of_text(shape: Fresh, tokenizer: PreTrainedTokenizerBase) -> PreTrainedConfig:
-    return transformers.Qwen2Config(
-        vocab_size=len(tokenizer),
-        hidden_size=shape.hidden_size,
-        num_hidden_layers=shape.num_hidden_layers,
-        num_attention_heads=shape.num_attention_heads,
-        num_key_value_heads=shape.num_key_value_heads,
-        intermediate_size=shape.intermediate_size,
-        max_position_embeddings=shape.max_position_embeddings,
-        tie_word_embeddings=True,
-        bos_token_id=None,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-    )
+    if shape.takes_pictures:
+        return config_with_pictures(shape, tokenizer)
+    return transformers.Qwen2Config(**_text(shape, tokenizer))
 
 
 def config_with_pictures(shape: Fresh, tokenizer: PreTrainedTokenizerBase) -> PreTrainedConfig:
