@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
+from dagrpo.cli.application import app
 from dagrpo.models.config import Fresh
 from dagrpo.models.fresh import make_fresh
 
@@ -31,3 +33,12 @@ def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def model_folder(pristine: Path, tmp_path: Path) -> Path:
     """A copy to damage."""
     return Path(shutil.copytree(pristine, tmp_path / "model"))
+
+
+def run_command(*arguments: object, code: int = 0) -> str:
+    """Return what a command prints. Raises its UserError."""
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    if isinstance(result.exception, ValueError):
+        raise result.exception
+    assert result.exit_code == code, result.output
+    return result.output

@@ -1,24 +1,13 @@
-"""The arguments that are written for Megatron-LM, as its own parser takes them: names, types and choices of the stand-in's table."""
+"""The arguments that are written for Megatron-LM, as its own parser takes them: that of the stand-in."""
 
-from argparse import ArgumentParser
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
-OPTIONS = Path(__file__).with_name("backend") / "stand_in/megatron/training/options.tsv"
-TYPES: Mapping[str, Callable[[str], Any]] = {"int": int, "float": float}
+from packages.dagrpo_megatron.tests.backend.stand_in.megatron.training.arguments import parser_of_megatron_lm
 
 
 def parsed(arguments: Sequence[str]) -> dict[str, Any]:
-    """Values by name. SystemExit, as Megatron-LM itself would: an argument that it does not have, or of another type."""
-    parser = ArgumentParser(allow_abbrev=False)
-    for line in OPTIONS.read_text().splitlines():
-        names, action, kind, count, choices = line.split("\t")
-        if action != "store":
-            parser.add_argument(*names.split(), action="store_true")
-            continue
-        of = TYPES.get(kind, str)
-        several = int(count) if count.isdigit() else count or None
-        parser.add_argument(*names.split(), type=of, nargs=several, choices=[*map(of, choices.split())] or None)
-    values = vars(parser.parse_args(arguments))
-    return {name: value for name, value in values.items() if value is not None and value is not False}
+    """Return what is given, by name. SystemExit, as Megatron-LM itself would: an argument that it does not have, or of another type."""
+    parser = parser_of_megatron_lm()
+    defaults = vars(parser.parse_args([]))
+    return {name: value for name, value in vars(parser.parse_args(arguments)).items() if value != defaults[name]}

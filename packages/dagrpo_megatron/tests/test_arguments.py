@@ -5,11 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from packages.dagrpo_megatron.tests.families import LLAMA3_ROPE
 from packages.dagrpo_megatron.tests.options import parsed
 from transformers import AutoConfig
 
 from dagrpo_megatron.arguments import megatron_arguments
-from dagrpo_megatron.config import load_config
+from dagrpo_megatron.config import ModelConfig, load_config
 from dagrpo_megatron.families import FAMILIES, Family
 
 SIZES = {
@@ -29,13 +30,6 @@ MODEL_TYPES = {
     "MixtralForCausalLM": "mixtral",
     "GlmForCausalLM": "glm",
     "Glm4ForCausalLM": "glm4",
-}
-LLAMA3 = {
-    "rope_type": "llama3",
-    "factor": 8.0,
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 8192,
 }
 # As published; https://huggingface.co/Qwen/Qwen2.5-32B/blob/main/config.json
 QWEN25_32B = {
@@ -59,19 +53,21 @@ QWEN25_32B = {
 }
 
 
-def _folder(tmp_path: Path, **config: Any) -> Path:
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    return tmp_path
+def config_in(folder: Path, **config: Any) -> ModelConfig:
+    """Return what is read from a config.json of these values."""
+    folder.mkdir(exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(config))
+    return load_config(folder)
 
 
 def _arguments(tmp_path: Path, **config: Any) -> list[str]:
-    return megatron_arguments(load_config(_folder(tmp_path, **config)))
+    return megatron_arguments(config_in(tmp_path, **config))
 
 
 @pytest.mark.parametrize("architecture", [name for family in FAMILIES for name in family.architectures])
 def test_what_a_config_leaves_out_is_what_transformers_takes(architecture: str, tmp_path: Path) -> None:
-    folder = _folder(tmp_path, architectures=[architecture], model_type=MODEL_TYPES[architecture], **SIZES)
-    ours, theirs = load_config(folder), AutoConfig.from_pretrained(folder)
+    ours = config_in(tmp_path, architectures=[architecture], model_type=MODEL_TYPES[architecture], **SIZES)
+    theirs = AutoConfig.from_pretrained(tmp_path)
     heads = getattr(theirs, "num_key_value_heads", None) or theirs.num_attention_heads
     assert ours.shape.groups == heads
     assert ours.shape.head == (getattr(theirs, "head_dim", None) or 8)
@@ -108,7 +104,7 @@ def test_megatron_knows_every_argument_of_a_family(family: Family, tmp_path: Pat
     ("scaling", "argument"),
     [
         ({"rope_scaling": {"type": "linear", "factor": 4.0}}, "--rotary-seq-len-interpolation-factor 4"),
-        ({"rope_theta": 500000.0, "rope_scaling": LLAMA3}, "--rope-scaling-factor 8.0"),
+        ({"rope_scaling": LLAMA3_ROPE}, "--rope-scaling-factor 8.0"),
         ({"rope_scaling": None, "rope_theta": 500000.0}, "--rotary-base 500000"),
         ({"rope_parameters": {"rope_type": "default", "rope_theta": 500000.0}}, "--rotary-base 500000"),
     ],

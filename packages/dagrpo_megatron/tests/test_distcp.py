@@ -18,24 +18,23 @@ from dagrpo_megatron.pickles import read_metadata
 TYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.uint8, torch.bool]
 
 
-def _piece(key: str, shape: Sizes) -> Piece:
-    return Piece(
-        key=key,
-        also_known_as=(),
-        layer=None,
-        size=shape,
-        offsets=tuple(0 for _ in shape),
-        sizes=shape,
-        names=(key,),
-        shapes=(shape,),
-        groups=0,
-    )
-
-
 def _write(folder: Path, tensors: dict[str, torch.Tensor], max_file_bytes: int = 1 << 30) -> None:
     plan = DistcpPlan(folder.name, max_file_bytes)
     for key, tensor in tensors.items():
-        plan.add(_piece(key, tuple(tensor.shape)), tensor.dtype, tensor.clone)
+        shape = tuple(tensor.shape)
+        nowhere = tuple(0 for _ in shape)
+        piece = Piece(
+            key=key,
+            also_known_as=(),
+            layer=None,
+            size=shape,
+            offsets=nowhere,
+            sizes=shape,
+            names=(key,),
+            shapes=(shape,),
+            groups=0,
+        )
+        plan.add(piece, tensor.dtype, tensor.clone)
     write_all(folder.parent, plan.files())
 
 

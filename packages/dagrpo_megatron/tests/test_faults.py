@@ -174,28 +174,14 @@ def test_no_other_attribute_may_be_asked_for(owner: type, name: str, there: Path
         open_checkpoint(there)
 
 
-@pytest.mark.parametrize("content", [b"", b"\x80\x04", pickle.dumps({"a": 1}), b"not a pickle at all"])
-def test_a_damaged_metadata_file_is_named(there: Path, content: bytes) -> None:
-    (there / "release" / ".metadata").write_bytes(content)
-    with pytest.raises(ValueError, match=r"release/\.metadata "):
-        open_checkpoint(there)
-
-
-def test_a_folder_that_is_no_checkpoint_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="is not a checkpoint"):
-        open_checkpoint(tmp_path)
+def test_the_tracker_names_the_folder_of_the_weights_and_none_elsewhere(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"has neither \.metadata nor latest_checkpointed_iteration\.txt"):
         weights_folder(tmp_path)
-
-
-@pytest.mark.parametrize(("content", "folder"), [("release\n", "release"), ("300", "iter_0000300")])
-def test_the_tracker_names_the_folder_of_the_weights(content: str, folder: str, tmp_path: Path) -> None:
-    (tmp_path / "latest_checkpointed_iteration.txt").write_text(content)
-    assert weights_folder(tmp_path) == tmp_path / folder
-
-
-def test_a_tracker_cannot_name_a_folder_elsewhere(tmp_path: Path) -> None:
-    (tmp_path / "latest_checkpointed_iteration.txt").write_text("../../secret")
+    tracker = tmp_path / "latest_checkpointed_iteration.txt"
+    for content, folder in (("release\n", "release"), ("300", "iter_0000300")):
+        tracker.write_text(content)
+        assert weights_folder(tmp_path) == tmp_path / folder
+    tracker.write_text("../../secret")
     with pytest.raises(ValueError, match=r"holds '\.\./\.\./secret', not an iteration"):
         weights_folder(tmp_path)
 

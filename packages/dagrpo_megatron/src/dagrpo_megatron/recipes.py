@@ -5,126 +5,34 @@ as the command line of train_rl.py, to lie beside the checkpoint: the names and 
 core_v0.19.2. It reads only its own folder and the variables that it names; arguments after its own name win over those inside.
 """
 
-import difflib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
+from jinja2 import StrictUndefined, Template
 
-from dagrpo.core.errors import UserError
+from dagrpo.core.errors import UserError, nearest
+from dagrpo.models.published import CONFIGS
 from dagrpo_megatron.arguments import megatron_arguments
 from dagrpo_megatron.config import ModelConfig
 
 GPUS_PER_NODE = 8
 FILE = "train_with_megatron.sh"
-_SCRIPT = """\
-#!/usr/bin/env bash
-# GRPO with Megatron-LM (core_v0.19.2) by the recipe {name} of its examples/rl: {nodes}.
-# Start it on every node. MEGATRON_LM is a checkout of Megatron-LM; training goes on where SAVE has a checkpoint.
-set -euo pipefail
-
-CHECKPOINT="$(cd "$(dirname "${{BASH_SOURCE[0]}}")" && pwd)"
-MEGATRON_LM="${{MEGATRON_LM:-$PWD}}"
-SAVE="${{SAVE:-$PWD/trained}}"
-TOKENIZER="${{TOKENIZER:-{tokenizer}}}"
-{variables}
-MASTER_PORT="${{MASTER_PORT:-6000}}"
-SEED="${{SEED:-1234}}"
-
-export CUDA_DEVICE_MAX_CONNECTIONS=1
-export NVTE_FWD_LAYERNORM_SM_MARGIN=16
-export NVTE_BWD_LAYERNORM_SM_MARGIN=16
-export NCCL_P2P_NET_CHUNKSIZE=2097152
-export UB_TIMEOUT=720
-
-ARGUMENTS=(
-{arguments}
-)
-
-exec torchrun --nproc-per-node {gpus} --nnodes "$NNODES" --node-rank "$NODE_RANK" \\
-  --master-addr "$MASTER_ADDR" --master-port "$MASTER_PORT" "$MEGATRON_LM/train_rl.py" "${{ARGUMENTS[@]}}" "$@"
-"""
-_EVERY_RUN = (
-    "--use-mcore-models",
-    "--transformer-impl transformer_engine",
-    "--attention-backend flash",
-    "--attention-softmax-in-fp32",
-    "--no-masked-softmax-fusion",
-    "--no-create-attention-mask-in-dataloader",
-    "--accumulate-allreduce-grads-in-fp32",
-    "--bf16",
-    "--te-rng-tracker",
-    "--cuda-graph-impl local",
-    "--data-parallel-random-init",
-    "--distributed-timeout-minutes 60",
-    "--use-distributed-optimizer",
-    "--empty-unused-memory-level 2",
-    "--calculate-per-token-loss",
-    "--perform-rl-step",
-    "--rl-offload-optimizer-during-inference",
-    "--inference-dynamic-batching-num-cuda-graphs 1",
-    "--inference-dynamic-batching-buffer-size-gb 20",
-    "--inference-dynamic-batching-unified-memory-level 1",
-    "--mock-data",
-    "--train-samples 48828125",
-    "--eval-interval 20",
-    "--rl-prompts-per-eval 32",
-    "--clip-grad 1.0",
-    "--adam-beta1 0.9",
-    "--adam-eps 1e-8",
-    "--log-interval 10",
-    "--log-progress",
-    "--log-params-norm",
-    "--log-num-zeros-in-grad",
-    "--log-throughput",
-    "--log-timers-to-tensorboard",
-    "--timing-log-level 1",
-    "--timing-log-option minmax",
-    "--tensorboard-log-interval 1",
-)
-_FOLDERS = (
-    '--pretrained-checkpoint "$CHECKPOINT"',
-    '--load "$SAVE"',
-    '--save "$SAVE"',
-    '--tensorboard-dir "$SAVE/tensorboard"',
-    "--tokenizer-type HuggingFaceTokenizer",
-    '--tokenizer-model "$TOKENIZER"',
-    '--langrl-env-config "$ENVIRONMENT"',
-    '--seed "$SEED"',
-)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PublishedModel:
-    """Model of a recipe, identified by its architecture and sizes. `tokenizer` is a name on the hub."""
-
-    architecture: str
-    layers: int
-    hidden: int
-    ffn: int
-    heads: int
-    groups: int
-    experts: int = 0
-    tokenizer: str
-
-    def has_sizes_of(self, config: ModelConfig) -> bool:
-        """Return True for this model or one that was trained from it: the vocabulary may differ."""
-        sizes = ("layers", "hidden", "ffn", "heads", "groups", "experts")
-        same = all(getattr(self, size) == getattr(config.shape, size) for size in sizes)
-        return same and self.architecture in config.family.architectures
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
     """Training run. Batches count completions, `length` tokens; `requests` is how many are generated at once.
 
-    `environment` is a file of examples/rl/environment_configs; None: the figures are for any, and the user names one.
-    The defaults are the values that most recipes share. `tensor` and `expert` are parallel sizes; the pipeline has one stage.
+    `model` and `tokenizer` are names on the hub; `environment` is a file of examples/rl/environment_configs, None: the figures are
+    for any, and the user names one. The defaults are the values that most recipes share. `tensor` and `expert` are parallel sizes;
+    the pipeline has one stage.
     """
 
     name: str
-    model: PublishedModel
+    model: str
+    tokenizer: str
     nodes: int
     tensor: int = 1
     expert: int = 1
@@ -146,11 +54,18 @@ class Recipe:
     save_interval: int = 16
     more: tuple[str, ...] = ()
 
+    def is_for(self, config: ModelConfig) -> bool:
+        """Return True for the recipe's model or one that was trained from it: the vocabulary may differ."""
+        published, shape = CONFIGS[self.model], config.shape
+        own = (shape.layers, shape.hidden, shape.ffn, shape.heads, shape.groups, shape.experts)
+        keys = ("num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads")
+        sizes = (*(published[key] for key in keys), published.get("num_experts", 0))
+        return own == sizes and published["architectures"][0] in config.family.architectures
+
 
 def _read(path: Path) -> Iterator[Recipe]:
     for given in yaml.safe_load(path.read_text(encoding="utf-8"))["recipes"]:
-        more = tuple(given.pop("more", ()))
-        yield Recipe(model=PublishedModel(**given.pop("model")), more=more, **given)
+        yield Recipe(**given | {"more": tuple(given.get("more", ()))})
 
 
 RECIPES = tuple(_read(Path(__file__).with_name("recipes.yaml")))
@@ -160,14 +75,13 @@ def recipe_named(name: str) -> Recipe:
     """Return the recipe of that name. Raises UserError for an unknown name."""
     by_name = {recipe.name: recipe for recipe in RECIPES}
     if name not in by_name:
-        near = difflib.get_close_matches(name, by_name, n=3, cutoff=0.5) or list(by_name)
-        raise UserError(f"There is no recipe {name!r}: choose {' or '.join(near)}.")
+        raise UserError(f"There is no recipe {name!r}: {nearest(name, by_name)}.")
     return by_name[name]
 
 
 def recipes_for(config: ModelConfig) -> list[Recipe]:
     """Return the recipes for a model of these sizes."""
-    return [recipe for recipe in RECIPES if recipe.model.has_sizes_of(config)]
+    return [recipe for recipe in RECIPES if recipe.is_for(config)]
 
 
 def recipe_of_itself(config: ModelConfig) -> Recipe | None:
@@ -180,11 +94,15 @@ def require_trainable(recipe: Recipe, config: ModelConfig) -> None:
     """Refuse a recipe whose layout cannot hold the model. Sizes that differ from the recipe's are the user's choice."""
     shape, positions = config.shape, config.values["max_position_embeddings"]
     counts = {"attention heads": shape.heads, "query groups": shape.groups, "columns of the MLP": shape.ffn}
-    for what, count in counts.items():
-        _require_divided(recipe, "tensor", recipe.tensor, what, count)
     if recipe.expert > 1 and not shape.experts:
         raise UserError(f"the recipe {recipe.name} spreads experts, but config.json has none: choose another recipe.")
-    _require_divided(recipe, "expert", recipe.expert, "experts", shape.experts)
+    split = [("tensor", recipe.tensor, what, count) for what, count in counts.items()]
+    for kind, ranks, what, count in (*split, ("expert", recipe.expert, "experts", shape.experts)):
+        if count % ranks:
+            raise UserError(
+                f"the recipe {recipe.name} has {ranks} {kind}-parallel ranks, which do not divide the {count} {what} of "
+                "config.json: choose another recipe."
+            )
     if recipe.length > positions:
         raise UserError(
             f"the recipe {recipe.name} trains on {recipe.length} tokens, but config.json has {positions} "
@@ -192,68 +110,19 @@ def require_trainable(recipe: Recipe, config: ModelConfig) -> None:
         )
 
 
-def _require_divided(recipe: Recipe, kind: str, ranks: int, what: str, count: int) -> None:
-    if count % ranks:
-        raise UserError(
-            f"the recipe {recipe.name} has {ranks} {kind}-parallel ranks, which do not divide the {count} {what} of "
-            "config.json: choose another recipe."
-        )
-
-
 def script(recipe: Recipe, config: ModelConfig) -> str:
     """Return the script for a model. Raises UserError if the recipe's layout cannot hold it, or Megatron-LM cannot train it."""
     require_trainable(recipe, config)
-    # --pretrained-checkpoint implies --finetune for the first start; given always, it would start afresh at every restart.
-    of_model = [argument for argument in megatron_arguments(config) if argument != "--finetune"]
-    lines = [*of_model, *_FOLDERS, *_of_recipe(recipe), *_EVERY_RUN, *recipe.more]
-    return _SCRIPT.format(
-        name=recipe.name,
-        nodes=f"{recipe.nodes} node{'s' if recipe.nodes > 1 else ''} of {GPUS_PER_NODE} GPUs",
-        tokenizer=recipe.model.tokenizer if recipe.model.has_sizes_of(config) else "$CHECKPOINT",
-        variables="\n".join([_environment(recipe), *_nodes(recipe)]),
-        arguments="\n".join(f"  {line}" for line in lines),
-        gpus=GPUS_PER_NODE,
+    template = Template(
+        Path(__file__).with_name("train_with_megatron.sh.j2").read_text(encoding="utf-8"),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        keep_trailing_newline=True,
     )
-
-
-def _environment(recipe: Recipe) -> str:
-    if recipe.environment is None:
-        return 'ENVIRONMENT="${ENVIRONMENT:?is not set: name a file of examples/rl/environment_configs}"'
-    return f'ENVIRONMENT="${{ENVIRONMENT:-$MEGATRON_LM/examples/rl/environment_configs/{recipe.environment}}}"'
-
-
-def _nodes(recipe: Recipe) -> list[str]:
-    """Return the lines that set nodes and master address: a single node has defaults, several need the user's values to find each other."""
-    if recipe.nodes == 1:
-        return ['NNODES="${NNODES:-1}"', 'NODE_RANK="${NODE_RANK:-0}"', 'MASTER_ADDR="${MASTER_ADDR:-localhost}"']
-    return [
-        f'NNODES="${{NNODES:-{recipe.nodes}}}"',
-        'NODE_RANK="${NODE_RANK:?is not set: number the nodes from 0}"',
-        'MASTER_ADDR="${MASTER_ADDR:?is not set: give the address of node 0}"',
-    ]
-
-
-def _of_recipe(recipe: Recipe) -> list[str]:
-    return [
-        f"--tensor-model-parallel-size {recipe.tensor}",
-        *(["--sequence-parallel"] if recipe.tensor > 1 else []),
-        "--pipeline-model-parallel-size 1",
-        *([f"--expert-model-parallel-size {recipe.expert}"] if recipe.expert > 1 else []),
-        f"--grpo-prompts-per-step {recipe.prompts}",
-        f"--grpo-group-size {recipe.group_size}",
-        "--grpo-iterations 1",
-        f"--grpo-clamp-eps-lower {recipe.clamp_lower}",
-        f"--grpo-clamp-eps-upper {recipe.clamp_upper}",
-        f"--grpo-kl-beta {recipe.kl_beta}",
-        f"--global-batch-size {recipe.batch}",
-        f"--micro-batch-size {recipe.micro_batch}",
-        f"--seq-length {recipe.length}",
-        f"--inference-max-seq-length {recipe.length}",
-        f"--inference-max-requests {recipe.requests}",
-        f"--lr {recipe.learning_rate:g}",
-        f"--min-lr {recipe.minimum_learning_rate:g}",
-        f"--lr-warmup-samples {recipe.warmup_samples}",
-        f"--weight-decay {recipe.weight_decay}",
-        f"--adam-beta2 {recipe.adam_beta2}",
-        f"--save-interval {recipe.save_interval}",
-    ]
+    return template.render(
+        recipe=recipe,
+        gpus=GPUS_PER_NODE,
+        tokenizer=recipe.tokenizer if recipe.is_for(config) else "$CHECKPOINT",
+        # --pretrained-checkpoint implies --finetune for the first start; given always, it would start afresh at every restart.
+        of_model=[argument for argument in megatron_arguments(config) if argument != "--finetune"],
+    )

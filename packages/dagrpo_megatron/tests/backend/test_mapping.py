@@ -11,7 +11,6 @@ from dagrpo.config.presets import composed
 from dagrpo.config.schema import parse
 from dagrpo.config.scripts import presets
 from dagrpo.core.errors import UserError
-from dagrpo_megatron.backend import agent, command_check, start
 from dagrpo_megatron.backend.mapping import Files, arguments, command_line
 
 FILES = Files(initial=Path("/m"), tokenizer=Path("/t"), environment=Path("/e.yaml"), checkpoints=Path("/c"))
@@ -24,10 +23,6 @@ runtime: {backend: {source: Megatron-LM}}
 
 def params(changed: str) -> Any:
     return parse(merged(yaml.safe_load(FITTING), yaml.safe_load(changed) or {}))
-
-
-def test_it_trains_on_several_nodes() -> None:
-    assert params("runtime: {nodes: 2}").runtime.nodes == 2
 
 
 @pytest.mark.parametrize(
@@ -128,7 +123,3 @@ def test_scripts_of_megatron_lm_compose_with_its_own_trainer() -> None:
 def test_arguments_are_words_of_a_command_line() -> None:
     given = {"lr": 1e-6, "bf16": True, "swiglu": False, "recompute-modules": ["core_attn", "mlp"], "save": None}
     assert command_line(given) == ["--lr", "1e-06", "--bf16", "--recompute-modules", "core_attn", "mlp"]
-
-
-def test_the_programs_that_megatron_lms_python_runs_are_files() -> None:
-    assert all(Path(str(program.__file__)).is_file() for program in (agent, command_check, start))

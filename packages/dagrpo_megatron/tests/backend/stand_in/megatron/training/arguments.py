@@ -10,7 +10,7 @@ OPTIONS = Path(__file__).with_name("options.tsv")  # names, action, type, number
 TYPES: Mapping[str, Callable[[str], Any]] = {"int": int, "float": float}
 
 
-def parse_args(extra_args_provider: Callable[[ArgumentParser], ArgumentParser]) -> Namespace:
+def parser_of_megatron_lm() -> ArgumentParser:
     parser = ArgumentParser(allow_abbrev=False)
     for line in OPTIONS.read_text().splitlines():
         names, action, kind, count, choices = line.split("\t")
@@ -24,7 +24,11 @@ def parse_args(extra_args_provider: Callable[[ArgumentParser], ArgumentParser]) 
                 "choices": [*map(TYPES.get(kind, str), choices.split())] or None,
             }
             parser.add_argument(*names.split(), type=TYPES.get(kind, str), **values)  # type: ignore[arg-type]
-    arguments = extra_args_provider(parser).parse_args()
+    return parser
+
+
+def parse_args(extra_args_provider: Callable[[ArgumentParser], ArgumentParser]) -> Namespace:
+    arguments = extra_args_provider(parser_of_megatron_lm()).parse_args()
     arguments.world_size = int(os.environ["WORLD_SIZE"])
     arguments.rank = int(os.environ["RANK"])
     return arguments
