@@ -18,13 +18,12 @@ from dagrpo.trainer.config.training import Training
 from dagrpo.trainer.foreign import parameters
 from dagrpo.trainer.foreign.parameters import Sections, refusal, refuse_settings, require_only, value_of
 from dagrpo_verl import agent_loop
-from dagrpo_verl.objective import ACTOR, ARR, Keys, objective
+from dagrpo_verl.objective import ACTOR, ARR, TABLE, Keys, objective
 
 if TYPE_CHECKING:
     from dagrpo.trainer.backends import Planned
 
 LEAST_BATCH_TOKENS = 16_384  # of a pass, where runtime.training.micro_batch_tokens is null
-ENGINE = "sglang"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,67 +36,11 @@ class Files:
     checkpoints: Path
 
 
-SAME: Mapping[str, tuple[str, ...]] = {
-    "training.steps": ("trainer.total_training_steps",),
-    "training.prompts_per_step": ("data.train_batch_size",),
-    "training.samples_per_prompt": (f"{ARR}.rollout.n",),
-    "training.learning_rate": (f"{ACTOR}.optim.lr",),
-    "training.weight_decay": (f"{ACTOR}.optim.weight_decay",),
-    "training.max_grad_norm": (f"{ACTOR}.optim.clip_grad", f"{ACTOR}.grad_clip"),
-    "training.max_prompt_tokens": ("data.max_prompt_length",),
-    "rollout.temperature": (f"{ARR}.rollout.temperature",),
-    "rollout.dtype": (f"{ARR}.rollout.dtype",),
-    "runtime.engine.tensor_parallel": (f"{ARR}.rollout.tensor_model_parallel_size",),
-    "runtime.engine.max_running_requests": (f"{ARR}.rollout.max_num_seqs",),
-    "runtime.nodes": ("trainer.nnodes",),
-    "runtime.training.processes": ("trainer.n_gpus_per_node",),
-    "runtime.training.activation_checkpointing": (f"{ARR}.model.enable_gradient_checkpointing",),
-    "runtime.training.save_every": ("trainer.save_freq",),
-}
-# The one value that verl has, and what to do, if that is not to set it.
 ONLY: Mapping[str, tuple[Any, str]] = {
     **{key: value for key, value in parameters.ONLY.items() if key not in ("training.lora.rank", "training.vision")},
-    "rollout.top_p": (1.0, ""),
-    "rollout.top_k": (-1, ""),
-    "algorithm.off_policy_mask": (0.0, ""),
-    "algorithm.kl.corrected": (False, ""),
-    "training.dtype": ("bfloat16", ""),  # verl's FSDP engine reads no dtype
-    "training.lora.vision": (False, ""),
-    "runtime.training.micro_batch_patches": (None, ""),
-    "training.staleness": (0, ""),
-    "training.order": ("shuffled", ""),
-    "training.dynamic_sampling.oversampling": (
-        1.0,
-        "set it to 1: verl samples two prompts for each group that it leaves out",
-    ),
-    "runtime.engine.name": (ENGINE, ""),
+    **TABLE["only"],
 }
 HALVES = ("bfloat16", "float16")
-SEEDS = ("data.seed", f"{ACTOR}.data_loader_seed", f"{ACTOR}.fsdp_config.seed", f"{ARR}.rollout.seed")
-FIXED: Keys = {
-    f"{ARR}.rollout.name": ENGINE,
-    f"{ARR}.rollout.calculate_log_probs": True,
-    f"{ARR}.rollout.multi_turn.function_tool_path": agent_loop.__file__,
-    f"{ARR}.rollout.agent.default_agent_loop": agent_loop.NAME,
-    f"{ARR}.rollout.agent.num_workers": 2,
-    f"{ACTOR}.strategy": "fsdp2",
-    f"{ARR}.ref.strategy": "fsdp2",
-    f"{ACTOR}.fsdp_config.strategy": "fsdp2",
-    f"{ACTOR}.checkpoint.save_contents": ["model", "optimizer", "extra", "hf_model"],
-    f"{ACTOR}.checkpoint.load_contents": ["model", "optimizer", "extra"],
-    "data.val_max_samples": 1,
-    "data.filter_overlong_prompts": False,  # they are refused before, by name
-    "data.truncation": "error",
-    "data.shuffle": True,
-    "reward.num_workers": 1,  # idle: an attempt comes with its reward
-    "trainer.total_epochs": 1_000_000,  # training.steps ends the run
-    "trainer.test_freq": -1,
-    "trainer.val_before_train": False,
-    "trainer.logger": ["console", "file"],
-    "trainer.project_name": "dagrpo",
-    "trainer.resume_mode": "auto",
-    "trainer.max_actor_ckpt_to_keep": 2,  # with 1 verl removes the last whole one before it has named the next
-}
 # Sections that change nothing, since an attempt comes with its reward; verl's main_ppo ignores the last three.
 NO_REWARDS = ("reward", "reward_model", "custom_reward_function", "sandbox_fusion")
 
@@ -115,14 +58,16 @@ def configuration(
         raise refusal(f"rollout.dtype is {sections.rollout.dtype}", f"set it to {' or '.join(HALVES)}")
     longest = _longest_sequence(sections, several_turns=several_turns)
     keys = {
-        **{theirs: value_of(sections, ours) for ours, several in SAME.items() for theirs in several},
+        **{theirs: value_of(sections, ours) for ours, several in TABLE["same"].items() for theirs in several},
         **objective(sections.algorithm, sections.rollout.max_new_tokens),
         "data.max_response_length": longest - 1 if several_turns else sections.rollout.max_new_tokens,
         **_batches(sections, longest),
         **_sampling(sections.training.dynamic_sampling),
-        **dict.fromkeys(SEEDS, seed),
+        **dict.fromkeys(TABLE["seeds"], seed),
         **_adapter(sections.training),
-        **FIXED,
+        **TABLE["fixed"],
+        f"{ARR}.rollout.multi_turn.function_tool_path": agent_loop.__file__,
+        f"{ARR}.rollout.agent.default_agent_loop": agent_loop.NAME,
         f"{ARR}.model.path": str(files.model),
         f"{ARR}.rollout.custom.{agent_loop.COMMAND}": list(files.attempts),
         "data.train_files": str(files.rows),

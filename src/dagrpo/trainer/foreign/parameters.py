@@ -2,7 +2,10 @@
 
 from collections.abc import Iterable, Mapping
 from functools import reduce
+from pathlib import Path
 from typing import Any
+
+import yaml
 
 from dagrpo.core.errors import UserError
 from dagrpo.rewards.components import COMPONENTS
@@ -10,32 +13,9 @@ from dagrpo.trainer.config.backends import Planned
 from dagrpo.trainer.config.checks import Gates
 from dagrpo.trainer.run import TrainingRun
 
-GATES = "training.gates"
-# The one value that such a trainer has, and what to do, if that is not to set it.
-ONLY: Mapping[str, tuple[Any, str]] = {
-    "rollout.deterministic": (False, ""),
-    "rollout.head_dtype": (None, ""),
-    "reward.permuted": (False, ""),
-    "algorithm.teacher.source": ("none", ""),
-    "training.moments_dtype": ("float32", ""),
-    "training.vision": ("trained", "leave it out"),
-    "training.vision_learning_rate": (None, ""),
-    "training.lora.rank": (0, ""),
-    "training.zero_variance_filter": (False, ""),
-    "training.retire_at": (None, ""),
-    "training.evaluate_every": (0, "set it to 0: evaluate scores the trained policy"),
-    "training.digests_every": (None, "leave it out"),
-    GATES: (Gates(), "leave its keys out: they are checks of our own trainer"),
-    "runtime.training.save_every_minutes": (
-        None,
-        "set it to null, and runtime.training.save_every to a number of steps",
-    ),
-    "runtime.training.shard_within": ("all", ""),
-    "runtime.engine.servers": ([], "leave it out: the trainer starts its own"),
-    "runtime.engine.own_gpus": (False, ""),
-}
-
-
+ONLY: Mapping[str, tuple[Any, str]] = yaml.safe_load(
+    Path(__file__).with_name("parameters.yaml").read_text(encoding="utf-8")
+)
 Sections = Planned | TrainingRun  # of params.yaml, before the stage train and in it
 
 
@@ -48,9 +28,10 @@ def require_only(sections: Sections, only: Mapping[str, tuple[Any, str]]) -> Non
     """Raise UserError for the first parameter with another value than the trainer has."""
     for key, (value, remedy) in only.items():
         if (own := value_of(sections, key)) != value:
-            shown = "not as by default" if key == GATES else str(own).lower()
             text = "null" if value is None else str(value).lower()
-            raise refusal(f"{key} is {shown}", remedy or f"set it to {text}")
+            raise refusal(f"{key} is {str(own).lower()}", remedy or f"set it to {text}")
+    if sections.training.gates != Gates():
+        raise refusal("training.gates is not as by default", "leave its keys out: they are checks of our own trainer")
     for name, config in sections.reward.components.items():
         if config.final_weight is not None:
             raise refusal(f"reward.components.{name}.final_weight changes a weight over steps", "set it to null")

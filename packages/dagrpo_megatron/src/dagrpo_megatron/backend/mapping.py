@@ -5,11 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import yaml
+
 from dagrpo.algorithms.config import Algorithm
 from dagrpo.algorithms.losses import aggregation_of
 from dagrpo.core.errors import UserError
-from dagrpo.trainer.foreign import parameters
-from dagrpo.trainer.foreign.parameters import Sections, refusal, refuse_settings, require_only, value_of
+from dagrpo.trainer.foreign.parameters import ONLY, Sections, refusal, refuse_settings, require_only, value_of
 
 if TYPE_CHECKING:
     from dagrpo.trainer.backends import Planned
@@ -20,83 +21,9 @@ TOKEN_MEAN, SEQUENCE_MEAN = "token-mean", "seq-mean-token-mean"
 MULTIPLE = 8  # of a sequence's length: tensor parallelism divides it
 TRUST = "trust-remote-code"
 PACKING = "rl-use-sequence-packing"
-REFUSED: Mapping[str, str] = {
-    "finetune": "begins at step 0 at every start",
-    "rl-default-temperature": "its loss does not divide by",
-    "rl-default-top-p": "its loss does not know",
-    "rl-default-top-k": "never reaches its server",
-    "grpo-entropy-term-weight": "is of the sampled token alone",
-}
-SAME: Mapping[str, str] = {
-    "training.prompts_per_step": "grpo-prompts-per-step",
-    "training.samples_per_prompt": "grpo-group-size",
-    "training.learning_rate": "lr",
-    "training.learning_rate_warmup_steps": "lr-warmup-iters",  # both count updates
-    "training.weight_decay": "weight-decay",
-    "training.max_grad_norm": "clip-grad",
-    "algorithm.loss.clip_low": "grpo-clamp-eps-lower",
-    "algorithm.loss.clip_high": "grpo-clamp-eps-upper",
-    "algorithm.kl.coefficient": "grpo-kl-beta",
-    "runtime.engine.tensor_parallel": "tensor-model-parallel-size",  # the trained model samples
-}
-# The one value that Megatron-LM has, and what to do, if that is not to set it.
-ONLY: Mapping[str, tuple[Any, str]] = {
-    **parameters.ONLY,
-    "rollout.temperature": (1.0, "set it to 1: its loss takes the logits as they are"),
-    "rollout.top_p": (1.0, ""),
-    "rollout.top_k": (-1, ""),
-    "rollout.dtype": ("bfloat16", ""),
-    "rollout.agent.name": ("tool_agent", ""),
-    "rollout.agent.max_tokens": (None, "set it to null, and the limit as rollout.max_new_tokens"),
-    "rollout.chat.name": ("template", ""),
-    "algorithm.advantage.name": ("grpo", ""),
-    "algorithm.advantage.normalize_by_std": (True, ""),
-    "algorithm.loss.name": ("ppo_clip", ""),
-    "algorithm.loss.dual_clip": (None, ""),
-    "algorithm.off_policy_mask": (0.0, ""),
-    "algorithm.kl.corrected": (False, ""),
-    "training.dtype": ("bfloat16", ""),
-    "training.staleness": (
-        0,
-        "set it to 0; rl-partial-rollouts and rl-generation-lag are arguments for training.backend.settings",
-    ),
-    "training.dynamic_sampling.max_aborts": (0, ""),
-    "training.dynamic_sampling.max_rounds": (
-        1,
-        "set it to 1; grpo-filter-groups-with-same-reward, which refills without limit, is an argument for training.backend.settings",
-    ),
-    "training.dynamic_sampling.oversampling": (1.0, ""),
-}
-# AdamW as ours, and speed and place as in Megatron-LM's own scripts: training.backend.settings may change them.
-USUAL: Arguments = {
-    "adam-beta1": 0.9,
-    "adam-beta2": 0.999,
-    "adam-eps": 1e-8,
-    "transformer-impl": "transformer_engine",
-    "attention-backend": "flash",
-    "attention-softmax-in-fp32": True,
-    "no-masked-softmax-fusion": True,
-    "accumulate-allreduce-grads-in-fp32": True,
-    "use-distributed-optimizer": True,
-    "te-rng-tracker": True,
-    "cuda-graph-impl": "local",
-    "inference-dynamic-batching-num-cuda-graphs": 1,
-    "inference-dynamic-batching-buffer-size-gb": 20,
-    "inference-dynamic-batching-unified-memory-level": 1,
-    "rl-offload-optimizer-during-inference": True,
-    "empty-unused-memory-level": 2,
-    "distributed-timeout-minutes": 60,
-    "no-create-attention-mask-in-dataloader": True,
-}
-FIXED: Arguments = {
-    "perform-rl-step": True,
-    "mock-data": True,
-    "bf16": True,
-    "eval-iters": 0,
-    "log-interval": 1,
-    "tokenizer-type": "HuggingFaceTokenizer",
-}
-RECOMPUTED: Arguments = {"recompute-granularity": "full", "recompute-method": "uniform", "recompute-num-layers": 1}
+TABLE: Mapping[str, Mapping[str, Any]] = yaml.safe_load(
+    Path(__file__).with_name("mapping.yaml").read_text(encoding="utf-8")
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,13 +42,13 @@ def arguments(sections: Sections, settings: Mapping[str, Any], seed: int, files:
 
     Raises UserError for a parameter that cannot be mapped.
     """
-    require_only(sections, ONLY)
+    require_only(sections, {**ONLY, **TABLE["only"]})
     following = {
-        **{theirs: value_of(sections, ours) for ours, theirs in SAME.items()},
+        **{theirs: value_of(sections, ours) for ours, theirs in TABLE["same"].items()},
         **_objective(sections.algorithm),
         **_batches(sections),
         **_steps(sections),
-        **FIXED,
+        **TABLE["fixed"],
         "seed": seed,
         "pretrained-checkpoint": str(files.initial),
         "load": str(files.checkpoints),
@@ -133,13 +60,14 @@ def arguments(sections: Sections, settings: Mapping[str, Any], seed: int, files:
     refuse_settings(settings, following)
     if any(TRUST in name for name in settings):
         raise UserError(f"training.backend.settings has {TRUST}, which runs code of a checkpoint: leave it out")
-    if refused := next((name for name in REFUSED if name in settings), None):
-        raise UserError(f"training.backend.settings has {refused}, which {REFUSED[refused]}: leave it out")
+    for name, reason in TABLE["refused"].items():
+        if name in settings:
+            raise UserError(f"training.backend.settings has {name}, which {reason}: leave it out")
     if settings.get(PACKING):
         _require_packable(sections)
     layout = {"sequence-parallel": True} if following["tensor-model-parallel-size"] > 1 else {}
-    recomputed = RECOMPUTED if sections.runtime.training.activation_checkpointing else {}
-    return {**USUAL, **layout, **recomputed, **following, **settings}
+    recomputed = TABLE["recomputed"] if sections.runtime.training.activation_checkpointing else {}
+    return {**TABLE["usual"], **layout, **recomputed, **following, **settings}
 
 
 def command_line(named: Mapping[str, Any]) -> list[str]:
