@@ -23,9 +23,9 @@ from omegaconf import OmegaConf
 from safetensors.torch import load_file, save_file
 from torchdata.stateful_dataloader import StatefulDataLoader
 from transformers import AutoTokenizer
+from verl.trainer.ppo.utils import create_rl_dataset, create_rl_sampler
 
 from dagrpo_verl.composition import ScriptedPolicy, attempt
-from verl.trainer.ppo.utils import create_rl_dataset, create_rl_sampler
 
 RANKS, ADDED = 2, 0.001
 
