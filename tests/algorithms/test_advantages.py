@@ -1,4 +1,4 @@
-"""Advantages: what all of them have in common, and those of a group, computed by hand."""
+"""What all advantages have in common."""
 
 from dataclasses import replace
 
@@ -6,12 +6,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.algorithms.batches import everything, grouped
+from tests.algorithms.batches import everything
 
 from dagrpo.algorithms.advantages import ADVANTAGES, advantages_of
-from dagrpo.algorithms.advantages.group_means import Rloo, rloo
-from dagrpo.algorithms.advantages.grpo import Config as Grpo
-from dagrpo.algorithms.advantages.grpo import grpo
 from dagrpo.algorithms.reward_batch import PolicyTokens
 from dagrpo.core.plugin_sections import Choice
 
@@ -21,27 +18,8 @@ def _default(name: str) -> Choice:
     return config
 
 
-GRPO, DR_GRPO, RLOO = Grpo(name="grpo"), Grpo(name="grpo", normalize_by_std=False), Rloo(name="rloo")
 LENGTHS = st.lists(st.integers(1, 5), min_size=12, max_size=12)
 REWARDS = st.lists(st.sampled_from([0.0, 0.5, 1.0]), min_size=12, max_size=12)
-
-
-def test_a_group_of_two_right_of_four_has_the_hand_computed_advantages() -> None:
-    rewards = grouped([1.0, 0.0, 0.0, 1.0], 4)  # mean 1/2, sample std sqrt(1/3)
-    expected = 0.5 / (3**-0.5 + 1e-6)
-    assert grpo(rewards, GRPO).tolist() == pytest.approx([expected, -expected, -expected, expected], abs=1e-6)
-
-
-def test_without_the_standard_deviation_only_the_mean_is_taken_away() -> None:
-    rewards = grouped([3.0, 0.0, 0.0, 1.0, 1.0, 1.0, 1.0, 1.0], 4)
-    assert grpo(rewards, DR_GRPO).tolist() == [2.0, -1.0, -1.0, 0.0, 0.0, 0.0, 0.0, 0.0]
-
-
-def test_leaving_one_out_compares_each_reward_with_the_mean_of_the_others() -> None:
-    rewards = grouped([1.0, 0.0, 0.0, 1.0, 3.0, 0.0, 0.0, 0.0], 4)
-    # of the first group 1 - 1/3 and 0 - 2/3; of the second 3 - 0 and 0 - 1
-    expected = [2 / 3, -2 / 3, -2 / 3, 2 / 3, 3.0, -1.0, -1.0, -1.0]
-    assert rloo(rewards, RLOO).tolist() == pytest.approx(expected, abs=1e-7)
 
 
 @pytest.mark.parametrize("name", ADVANTAGES.own_names())
@@ -106,23 +84,3 @@ def test_the_order_of_trajectories_changes_no_advantage(
     parts = torch.split(advantages_of(batch, _default(name)), lengths)
     expected = torch.cat([parts[each] for each in places])
     assert (advantages_of(moved, _default(name)) - expected).abs().max() < 1e-12
-
-
-def test_groups_may_differ_in_size() -> None:
-    """Of the first group 1 - 1/2 and 0 - 1/2, or 1 - 0 and 0 - 1; of the second 1 - 3, ..., or 1 - 4, 3 - 3 and 5 - 2."""
-    batch = grouped([1.0, 0.0, 1.0, 3.0, 5.0], 2, 3)
-    assert grpo(batch, DR_GRPO).tolist() == [0.5, -0.5, -2.0, 0.0, 2.0]
-    assert rloo(batch, RLOO).tolist() == pytest.approx([1.0, -1.0, -3.0, 0.0, 3.0])
-
-
-def test_an_advantage_per_trajectory_stands_on_all_of_its_tokens() -> None:
-    batch = grouped([1.0, 0.0], 2, lengths=[1, 3])
-    assert advantages_of(batch, DR_GRPO).tolist() == [0.5, -0.5, -0.5, -0.5]
-
-
-def test_token_rewards_are_the_reward_on_the_last_token_less_each_tokens_penalty() -> None:
-    """Rewards 1 and 0 before penalties of (0.25, 0.5) and 0.125: the batch holds 0.25 and -0.125."""
-    penalty = torch.tensor([0.25, 0.5, 0.125], dtype=torch.float64)
-    batch = grouped([0.25, -0.125], 2, lengths=[2, 1], penalty=penalty)
-    assert batch.token_rewards().tolist() == [-0.25, 0.5, -0.125]
-    assert grouped([0.25, -0.125], 2, lengths=[2, 1]).token_rewards().tolist() == [0.0, 0.25, -0.125]

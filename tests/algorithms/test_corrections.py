@@ -110,12 +110,12 @@ def test_mistakes_that_the_policy_has_moved_away_from_are_masked(
     assert off_policy_mask(batch, threshold).tolist() == kept
 
 
-def test_the_mask_sees_what_earlier_mini_batches_have_changed() -> None:
+def test_the_mask_sees_what_earlier_mini_batches_have_changed_and_advantages_token_by_token() -> None:
     """Engine and trainer agree; the policy now finds the first sequence half as likely as when it was sampled."""
     batch = ratios([[0.5, 0.5], [2.0]], [-1.0, -1.0])
     assert off_policy_mask(batch, 0.5).tolist() == [False, False, True]
-
-
-def test_the_mask_takes_the_advantages_of_a_sequence_token_by_token() -> None:
-    batch = replace(engine([[0.25, 0.25]]), advantages=torch.tensor([-1.0, 1.0]))
-    assert off_policy_mask(batch, 0.5).tolist() == [False, True]
+    assert off_policy_mask(replace(batch, advantages=torch.tensor([-1.0, 1.0, -1.0])), 0.5).tolist() == [
+        False,
+        True,
+        True,
+    ]

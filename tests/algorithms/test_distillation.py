@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
 from tests.algorithms.batches import ratios
 
 from dagrpo.algorithms.losses import LOSSES, loss_of
@@ -12,9 +13,6 @@ from dagrpo.algorithms.tokens import TokenLoss
 from dagrpo.config.schema import parse
 from dagrpo.core.errors import UserError
 from dagrpo.core.plugin_sections import Choice
-
-WITH_SOLUTION = {"source": "initial", "prompt": "with_solution"}
-DISTILS: dict[str, Any] = {"loss": {"name": "on_policy_distillation"}, "teacher": WITH_SOLUTION}
 
 
 def _config(**keys: Any) -> Choice:
@@ -63,75 +61,50 @@ def test_on_policy_its_expected_gradient_is_that_of_the_reverse_divergence() -> 
     torch.testing.assert_close(sampled, exact, atol=1e-12, rtol=0)
 
 
-@pytest.mark.parametrize(
-    ("values", "words"),
-    [
-        ({"algorithm": {"loss": DISTILS["loss"]}}, "algorithm.loss on_policy_distillation learns from a teacher, but"),
-        (
-            {"algorithm": {"terms": {"distillation": {"coefficient": 0.5}}}},
-            "algorithm.terms.distillation learns from a teacher, but",
-        ),
-        (
-            {"algorithm": {**DISTILS, "teacher": {"source": "initial"}}},
-            "is the policy itself, so it would learn nothing but rounding errors: set algorithm.teacher.prompt",
-        ),
-        (
-            {"algorithm": {**DISTILS, "kl": {"coefficient": 0.1, "place": "reward"}}},
-            "so algorithm.kl would have no effect in the reward: set algorithm.kl.place to loss",
-        ),
-        ({"algorithm": {**DISTILS, "off_policy_mask": 0.5}}, "but algorithm.off_policy_mask chooses tokens by their"),
-        (
-            {"algorithm": {**DISTILS, "terms": {"distillation": {"coefficient": 0.1}}}},
-            "algorithm.loss on_policy_distillation and algorithm.terms.distillation differ only in their factors",
-        ),
-        ({"algorithm": {"teacher": {"source": "initial"}}}, "but nothing learns from a teacher: set it to none, take"),
-        (
-            {"algorithm": {"teacher": {"source": "initial"}, "terms": {"distillation": {}}}},
-            "but nothing learns from a teacher",
-        ),
-        ({"algorithm": DISTILS, "rollout": {"temperature": 0.7}}, "rollout.temperature is 0.7, but an engine returns"),
-        ({"algorithm": DISTILS, "rollout": {"top_p": 0.9, "top_k": 50}}, "rollout.top_k is 50 and rollout.top_p 0.9"),
-        ({"algorithm": DISTILS, "rollout": {"top_k": 50}}, "over the whole vocabulary alone"),
-        ({"algorithm": {"teacher": {"source": "folder"}}}, "algorithm.teacher.folder is null: give it"),
-        ({"algorithm": {"teacher": {"source": "hub", "repository": "a/b"}}}, "algorithm.teacher.revision is null: give"),
-        (
-            {"algorithm": {"teacher": {"source": "hub", "repository": "a/b", "revision": "main"}}},
-            "algorithm.teacher.revision is 'main': give the full commit",
-        ),
-        ({"algorithm": {"teacher": {"folder": "x"}}}, "source is none and algorithm.teacher.folder is given: set it to"),
-        ({"algorithm": {"teacher": {"solution": "Look it up."}}}, "algorithm.teacher.solution lacks {solution}"),
-        (
-            {"algorithm": {**DISTILS, "teacher": {"source": "folder", "folder": "results/arithmetic_tiny/runs/seed_0/sft"}}},
-            "which is an output of this experiment",
-        ),
-        ({"model": {"name": "teacher"}}, "model.name is teacher, the folder of algorithm.teacher"),
-        (
-            {"algorithm": DISTILS, "runtime": {"teacher": {"servers": ["http://127.0.0.1:30000"]}}},
-            "rollout.deterministic is true but runtime.teacher.servers",
-        ),
-        (
-            {
-                "rollout": {"deterministic": False},
-                "runtime": {name: {"servers": ["http://127.0.0.1:30000"]} for name in ("teacher", "engine")},
-            },
-            "both name http://127.0.0.1:30000, which holds one model",
-        ),
-        (
-            {
-                "algorithm": DISTILS,
-                "rollout": {"agent": {"name": "program", "command": ["true"]}},
-            },
-            "the prompts of rollout.agent program are its own",
-        ),
-    ],
-)  # fmt: skip
-def test_what_cannot_work_is_refused_in_one_sentence(values: dict[str, Any], words: str) -> None:
-    with pytest.raises(UserError, match=re.escape(words)) as refused:
-        parse(values)
+DISTILS = "loss: {name: on_policy_distillation}, teacher: {source: initial, prompt: with_solution}"
+REFUSED = {  # parameters -> words of the refusal
+    "algorithm: {loss: {name: on_policy_distillation}}": "on_policy_distillation learns from a teacher, but",
+    "algorithm: {terms: {distillation: {coefficient: 0.5}}}": "terms.distillation learns from a teacher, but",
+    "algorithm: {loss: {name: on_policy_distillation}, teacher: {source: initial}}": (
+        "is the policy itself, so it would learn nothing but rounding errors"
+    ),
+    f"algorithm: {{{DISTILS}, kl: {{coefficient: 0.1, place: reward}}}}": "so algorithm.kl would have no effect in the reward",
+    f"algorithm: {{{DISTILS}, off_policy_mask: 0.5}}": "but algorithm.off_policy_mask chooses tokens by their",
+    f"algorithm: {{{DISTILS}, terms: {{distillation: {{coefficient: 0.1}}}}}}": "differ only in their factors",
+    "algorithm: {teacher: {source: initial}}": "but nothing learns from a teacher: set it to none, take",
+    "algorithm: {teacher: {source: initial}, terms: {distillation: {}}}": "but nothing learns from a teacher",
+    f"{{algorithm: {{{DISTILS}}}, rollout: {{temperature: 0.7}}}}": "rollout.temperature is 0.7, but an engine returns",
+    f"{{algorithm: {{{DISTILS}}}, rollout: {{top_p: 0.9, top_k: 50}}}}": "rollout.top_k is 50 and rollout.top_p 0.9",
+    f"{{algorithm: {{{DISTILS}}}, rollout: {{top_k: 50}}}}": "over the whole vocabulary alone",
+    "algorithm: {teacher: {source: folder}}": "algorithm.teacher.folder is null: give it",
+    "algorithm: {teacher: {source: hub, repository: a/b}}": "algorithm.teacher.revision is null: give",
+    "algorithm: {teacher: {source: hub, repository: a/b, revision: main}}": "revision is 'main': give the full commit",
+    "algorithm: {teacher: {folder: x}}": "source is none and algorithm.teacher.folder is given: set it to",
+    "algorithm: {teacher: {solution: Look it up.}}": "algorithm.teacher.solution lacks {solution}",
+    "algorithm: {loss: {name: on_policy_distillation}, teacher: {source: folder, folder: results/arithmetic_tiny/runs/seed_0/sft}}": (
+        "which is an output of this experiment"
+    ),
+    "model: {name: teacher}": "model.name is teacher, the folder of algorithm.teacher",
+    f"{{algorithm: {{{DISTILS}}}, runtime: {{teacher: {{servers: ['http://127.0.0.1:30000']}}}}}}": (
+        "rollout.deterministic is true but runtime.teacher.servers"
+    ),
+    "{rollout: {deterministic: false}, runtime: {teacher: {servers: ['http://h:1']}, engine: {servers: ['http://h:1']}}}": (
+        "both name http://h:1, which holds one model"
+    ),
+    f"{{algorithm: {{{DISTILS}}}, rollout: {{agent: {{name: program, command: ['true']}}}}}}": "are its own",
+}
+
+
+@pytest.mark.parametrize("values", REFUSED)
+def test_what_cannot_work_is_refused_in_one_sentence(values: str) -> None:
+    with pytest.raises(UserError, match=re.escape(REFUSED[values])) as refused:
+        parse(yaml.safe_load(values))
     assert len(str(refused.value)) < 500
 
 
 def test_a_teacher_is_fine_where_a_loss_or_a_term_learns_from_it() -> None:
-    assert parse({"algorithm": DISTILS}).algorithm.distils == ["algorithm.loss on_policy_distillation"]
+    assert parse({"algorithm": yaml.safe_load(f"{{{DISTILS}}}")}).algorithm.distils == [
+        "algorithm.loss on_policy_distillation"
+    ]
     terms = {"terms": {"distillation": {"coefficient": 0.5}}, "teacher": {"source": "initial"}}
     assert parse({"algorithm": terms}).algorithm.distils == ["algorithm.terms.distillation"]

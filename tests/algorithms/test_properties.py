@@ -139,24 +139,10 @@ def _part(batch: TokenBatch, lengths: Lengths, span: slice) -> TokenBatch:
     """Some of the sequences, as a micro-batch has them."""
     ends = [0, *itertools.accumulate(lengths.tokens)]
     own = slice(ends[span.start], ends[span.stop])
-
-    def cut(values: Tensor | None) -> Tensor | None:
-        return None if values is None else values[own]
-
-    return replace(
-        batch,
-        logprobs=batch.logprobs[own],
-        old_logprobs=batch.old_logprobs[own],
-        rollout_logprobs=batch.rollout_logprobs[own],
-        reference_logprobs=cut(batch.reference_logprobs),
-        entropy=batch.entropy[own],
-        advantages=batch.advantages[own],
-        positive=batch.positive[own],
-        sequence=batch.sequence[own] - span.start,
-        sequences=span.stop - span.start,
-        selected=cut(batch.selected),
-        teacher_logprobs=cut(batch.teacher_logprobs),
-    )
+    fields = {
+        name: None if (value := getattr(batch, name)) is None else value[own] for name in (*PER_TOKEN, "selected")
+    }
+    return replace(batch, **fields, sequence=batch.sequence[own] - span.start, sequences=span.stop - span.start)
 
 
 def _nothing(leaf: Tensor) -> TokenBatch:

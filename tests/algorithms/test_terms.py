@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from math import log
+from typing import Any
 
 import pytest
 import torch
@@ -77,9 +78,6 @@ def test_the_coefficient_follows_the_entropy_by_steps_and_is_applied_below_the_t
         seen.append([round(value, 12) for value in coefficient])
         kept = coefficient.basis
     assert seen == [[0.01, 0.01], [0.015, 0.015], [0.0, 0.01], [0.0, 0.005], [0.01, 0.01]]
-
-
-def test_the_coefficient_stays_within_its_bounds() -> None:
     assert adapted(0.003, 0.3, SKYWORK) == Coefficient(applied=0.0, basis=0.0)
     assert adapted(1.0, 0.1, SKYWORK) == Coefficient(applied=1.0, basis=1.0)
 
@@ -93,14 +91,20 @@ def test_every_coefficient_is_bounded_and_off_by_default(name: str) -> None:
             config(coefficient=value)
 
 
-def test_a_beginning_above_the_maximum_is_refused_with_a_sentence() -> None:
-    terms = {"adaptive_entropy": {"coefficient": 0.5, "maximum": 0.1}}
-    with pytest.raises(UserError, match=r"coefficient \(0.5\) is above its maximum \(0.1\): lower the one"):
+@pytest.mark.parametrize(
+    ("terms", "words"),
+    [
+        (
+            {"adaptive_entropy": {"coefficient": 0.5, "maximum": 0.1}},
+            r"\(0.5\) is above its maximum \(0.1\): lower the one",
+        ),
+        (
+            {"adaptive_entropy": {"coefficient": 0.01}, "entropy": {"coefficient": 0.01}},
+            r"adaptive_entropy and algorithm\.terms\.entropy differ only in their factors",
+        ),
+    ],
+)
+def test_terms_that_cannot_work_are_refused(terms: dict[str, Any], words: str) -> None:
+    with pytest.raises(UserError, match=words):
         parse({"algorithm": {"terms": terms}})
-
-
-def test_two_bonuses_of_the_same_entropy_are_refused() -> None:
-    terms = {"adaptive_entropy": {"coefficient": 0.01}, "entropy": {"coefficient": 0.01}}
-    with pytest.raises(UserError, match=r"adaptive_entropy and algorithm\.terms\.entropy differ only in their factors"):
-        parse({"algorithm": {"terms": terms}})
-    parse({"algorithm": {"terms": terms | {"entropy": {"coefficient": 0.0}}}})
+    parse({"algorithm": {"terms": terms | {"adaptive_entropy": {"coefficient": 0.0}}}})
