@@ -1,7 +1,7 @@
 """Hand-made mirrors to prepare from, and what was prepared, read back."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +28,28 @@ def read_dropped(folder: Path) -> list[dict[str, Any]]:
     return rows
 
 
+def mirror_of(folder: Path, files: Mapping[str, bytes | Sequence[Mapping[str, Any]]]) -> Data:
+    """Parameters of a mirror with these files, their rows as JSONL or Parquet; a part of the data set is enough."""
+    for name, content in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if isinstance(content, bytes):
+            path.write_bytes(content)
+        elif path.suffix == ".parquet":
+            write_parquet(path, pa.Table.from_pylist([dict(row) for row in content]))
+        else:
+            path.write_text("".join(json.dumps(row) + "\n" for row in content))
+    return Data(mirror=str(folder), max_train=9, max_test=9)
+
+
 def gsm8k_mirror(mirror: Path, train: Sequence[str], test: Sequence[str] = ("2 + 2",)) -> Path:
     """A mirror with these questions; every answer is 4."""
-    (mirror / "gsm8k").mkdir(parents=True, exist_ok=True)
-    for split, questions in (("train", train), ("test", test)):
-        lines = [json.dumps({"question": question, "answer": "It is\n#### 4"}) for question in questions]
-        (mirror / f"gsm8k/{split}.jsonl").write_text("".join(f"{line}\n" for line in lines))
+    splits = {"train": train, "test": test}
+    answer = "It is\n#### 4"
+    mirror_of(
+        mirror,
+        {f"gsm8k/{split}.jsonl": [{"question": q, "answer": answer} for q in splits[split]] for split in splits},
+    )
     return mirror
 
 

@@ -1,4 +1,4 @@
-"""docs/tasks.md: its table is the registry's, and its example is a task as it stands."""
+"""docs/tasks.md: its example is a task as it stands."""
 
 import re
 import sys
@@ -11,7 +11,6 @@ from dagrpo.data import datasets as data_sets
 from dagrpo.data.config import Data
 from dagrpo.data.prepare import prepare
 from dagrpo.data.schema import from_table
-from dagrpo.data.task import TASKS, get_task
 from dagrpo.models.folder import save_tokenizer
 from dagrpo.models.tokenizer import character_tokenizer
 from dagrpo.utils.tables import read_parquet
@@ -52,10 +51,3 @@ def test_the_example_is_a_whole_task(tmp_path: Path) -> None:
     assert {(example.task, example.verifier, example.data_source) for example in train} == {
         ("capitals", "exact_match", "someone/capitals")
     }
-
-
-def test_the_table_has_every_task_with_its_verifier() -> None:
-    table = DOCUMENT.partition("## Where rows come from")[0]
-    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines() if line.startswith("| `")]
-    listed = {name: row[4] for row in rows for name in re.findall(r"`(\w+)`", row[0])}
-    assert listed == {name: get_task(name).verifier for name in TASKS.own_names()}

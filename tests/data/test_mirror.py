@@ -4,9 +4,8 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
+from tests.data.preparing import mirror_of
 
 from dagrpo.core.types import Row
 from dagrpo.data.config import Data
@@ -42,9 +41,7 @@ def _lines(rows: list[Mapping[str, object]]) -> bytes:
 
 
 def _read(folder: Path, train: bytes, params: Data | None = None) -> TaskRows:
-    (folder / "sums").mkdir(exist_ok=True)
-    (folder / "sums/train.jsonl").write_bytes(train)
-    (folder / "sums/test.jsonl").write_bytes(_lines([TEST]))
+    mirror_of(folder, {"sums/train.jsonl": train, "sums/test.jsonl": [TEST]})
     return _load(folder, params)
 
 
@@ -52,25 +49,20 @@ def _questions(problems: TaskRows, split: str = "train") -> list[str]:
     return [row.question for row in problems.splits[split]]
 
 
-def test_a_column_may_go_by_another_name_and_hold_a_number(tmp_path: Path) -> None:
-    problems = _read(tmp_path, _lines([{"Question": "1 + 1", "answer": 2, "id": None}, *ROWS[1:]]))
-    assert (problems.splits["train"][0].question, problems.splits["train"][0].answer) == ("1 + 1", "2")
-
-
-def test_a_line_may_hold_other_line_separators_and_the_last_may_have_no_end(tmp_path: Path) -> None:
-    strange = {"question": "a\u2028b\u0085c", "answer": "#### 1"}
+def test_a_line_may_hold_other_separators_and_no_end_and_a_column_another_name_and_a_number(tmp_path: Path) -> None:
+    strange = {"Question": "a\u2028b\u0085c", "answer": 2, "id": None}
     content = (json.dumps(strange, ensure_ascii=False) + "\n" + json.dumps(ROWS[1])).encode()
-    assert _questions(_read(tmp_path, content)) == ["a\u2028b\u0085c", "1 + 2"]
+    problems = _read(tmp_path, content)
+    assert _questions(problems) == ["a\u2028b\u0085c", "1 + 2"]
+    assert problems.splits["train"][0].answer == "2"
 
 
 def test_either_format_will_do_and_the_named_one_goes_first(tmp_path: Path) -> None:
-    (tmp_path / "sums").mkdir()
-    pq.write_table(pa.Table.from_pylist(ROWS), tmp_path / "sums/train.parquet")
-    pq.write_table(pa.Table.from_pylist([TEST]), tmp_path / "sums/test.parquet")
+    mirror_of(tmp_path, {"sums/train.parquet": ROWS, "sums/test.parquet": [TEST]})
     problems = _load(tmp_path)
     assert _questions(problems) == ["1 + 1", "1 + 2"]
     assert set(problems.files) == {"sums/train.parquet", "sums/test.parquet"}
-    (tmp_path / "sums/test.jsonl").write_bytes(_lines([{"question": "3 + 3", "answer": "#### 6"}]))
+    mirror_of(tmp_path, {"sums/test.jsonl": [{"question": "3 + 3", "answer": "#### 6"}]})
     assert _questions(_load(tmp_path), "test") == ["3 + 3"]
 
 
@@ -112,13 +104,9 @@ def test_a_fault_is_named_by_file_and_row(tmp_path: Path, train: bytes, sentence
     assert str(caught.value).endswith(".")
 
 
-def test_a_sample_of_the_data_set_is_enough_under_a_limit(tmp_path: Path) -> None:
+def test_a_sample_of_a_split_is_enough_under_its_limit(tmp_path: Path) -> None:
     assert len(_read(tmp_path, _lines([*ROWS[:1]]), Data(max_train=1)).splits["train"]) == 1
-
-
-def test_a_sample_of_the_validation_split_follows_the_limit_on_test(tmp_path: Path) -> None:
-    _read(tmp_path, _lines([*ROWS]))
-    (tmp_path / "sums/val.jsonl").write_bytes(_lines([*ROWS]))
+    mirror_of(tmp_path, {"sums/train.jsonl": ROWS, "sums/val.jsonl": ROWS})
     with pytest.raises(ValueError, match=r"val\.jsonl holds 2 rows, but the validation split .* set data\.max_test"):
         _load(tmp_path)
     assert len(_load(tmp_path, Data(max_test=1)).splits["validation"]) == 2

@@ -6,13 +6,11 @@ from pathlib import Path
 
 import pytest
 from tests.data.filters.problems import character_model
-from tests.data.preparing import FILES, dapo_mirror
+from tests.data.preparing import FILES, dapo_mirror, mirror_of
 from tests.pipeline.running import run_stage
 
 from dagrpo.utils.failures import MISTAKE
 from dagrpo.utils.files import read_json, sha256_of
-
-GOOD = '{"question": "1 + 1", "answer": "#### 2"}\n'
 
 
 @pytest.fixture(autouse=True)
@@ -70,41 +68,20 @@ def test_the_summary_shows_what_each_gate_dropped(capsys: pytest.CaptureFixture[
         assert wanted in shown
 
 
-@pytest.mark.parametrize(
-    ("train", "sentence"),
-    [
-        (None, "prepare: mirror/gsm8k/train.jsonl is missing: put a copy of openai/gsm8k there"),
-        ("", "prepare: mirror/gsm8k/train.jsonl is empty: replace it"),
-        (GOOD + '{"question": "1", "ans', "prepare: mirror/gsm8k/train.jsonl, line 2 is not valid JSON"),
-        (GOOD + '{"question": "1"}\n', "prepare: mirror/gsm8k/train.jsonl, row 2, field `answer` is missing"),
-        (GOOD + '{"question": "1", "answer": "2"}\n', "row 2, field `answer` has no `####` followed by a number"),
-    ],
-)
-def test_bad_raw_data_ends_the_stage_with_one_sentence(
-    train: str | None, sentence: str, capsys: pytest.CaptureFixture[str]
+def test_bad_raw_data_and_prompts_that_training_would_refuse_end_the_stage_with_one_sentence(
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    folder = Path("mirror/gsm8k")
-    folder.mkdir(parents=True)
-    (folder / "test.jsonl").write_text(GOOD)
-    if train is not None:
-        (folder / "train.jsonl").write_text(train)
+    mirror_of(Path("mirror"), {f"gsm8k/{split}.jsonl": b'{"question": "1", "ans' for split in ("train", "test")})
     with pytest.raises(SystemExit) as stopped:
         _run("gsm8k", {"mirror": "mirror", "max_train": 5, "max_test": 5})
     assert stopped.value.code == MISTAKE
     error = capsys.readouterr().err
-    assert sentence in error
+    assert "prepare: mirror/gsm8k/train.jsonl, line 1 is not valid JSON" in error
     assert len(error.strip().splitlines()) == 2
-    assert not Path("data").exists()
-
-
-def test_a_prompt_that_training_would_refuse_is_refused_with_the_longest_row(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
     dapo_mirror(Path("mirror"), [("a", "1"), ("b" * 300, "1"), ("c" * 200, "1"), ("d", "2")])
     with pytest.raises(SystemExit):
         _run("dapo", {"mirror": "mirror", "max_train": 9, "max_test": 9, "held_out": 1}, longest=400)
-    told = capsys.readouterr().err
-    assert (
-        "train prompts have more than 400 tokens, which is training.max_prompt_tokens; the longest, row 1, has" in told
-    )
-    assert "set data.max_prompt_tokens to 400" in told
+    error = capsys.readouterr().err
+    assert "more than 400 tokens, which is training.max_prompt_tokens; the longest, row 1, has" in error
+    assert "set data.max_prompt_tokens to 400" in error
+    assert not Path("data").exists()

@@ -27,21 +27,6 @@ EXAMPLE = Row(
 CALL = {"name": "calc_geo3k_reward", "arguments": {"answer": "\\frac{1}{2}"}}
 
 
-def test_examples_survive_a_file(tmp_path: Path) -> None:
-    task_rows = [EXAMPLE, replace(EXAMPLE, index=8, question="\u2028 and \U0001f986", prompt=EXAMPLE.prompt[:1])]
-    write_parquet(tmp_path / "test.parquet", to_table(task_rows))
-    table = read_parquet(tmp_path / "test.parquet")
-    assert table.schema.equals(SCHEMA)
-    assert from_table(table) == task_rows
-
-
-def test_a_split_without_rows_keeps_its_columns(tmp_path: Path) -> None:
-    write_parquet(tmp_path / "train.parquet", to_table([]))
-    table = read_parquet(tmp_path / "train.parquet")
-    assert table.schema.equals(SCHEMA)
-    assert from_table(table) == []
-
-
 TEXT = st.text(st.characters(codec="utf-8"), min_size=1).filter(lambda text: bool(text.strip()))
 
 
@@ -52,27 +37,17 @@ def test_any_text_survives_the_table(question: str, answer: str, index: int) -> 
     assert from_table(to_table([task_row])) == [task_row]
 
 
-def test_no_column_but_the_pass_rate_may_hold_a_null() -> None:
-    assert [field.name for field in SCHEMA if field.nullable] == ["pass_rate"]
-
-
 def test_the_columns_are_those_of_verl_and_the_task() -> None:
-    of_verl = ["data_source", "agent_name", "prompt", "images", "ability", "reward_model", "extra_info"]
-    assert SCHEMA.names[:7] == of_verl
-    assert SCHEMA.names[7:] == [
-        "task",
-        "verifier",
-        "tools",
-        "interaction",
-        "pass_rate",
-        "prompt_tokens",
-        "demonstration",
+    assert SCHEMA.names == [
+        *("data_source", "agent_name", "prompt", "images", "ability", "reward_model", "extra_info"),  # verl's
+        *("task", "verifier", "tools", "interaction", "pass_rate", "prompt_tokens", "demonstration"),
     ]
     extra = ["split", "index", "answer", "question", "need_tools_kwargs"]
     assert [field.name for field in SCHEMA.field("extra_info").type] == extra
+    assert [field.name for field in SCHEMA if field.nullable] == ["pass_rate"]
 
 
-def test_a_row_with_tools_pictures_and_a_pass_rate_survives_a_file(tmp_path: Path) -> None:
+def test_rows_survive_a_file_and_so_does_a_split_without_rows(tmp_path: Path) -> None:
     whole = replace(
         EXAMPLE,
         verifier="geo3k",
@@ -87,8 +62,11 @@ def test_a_row_with_tools_pictures_and_a_pass_rate_survives_a_file(tmp_path: Pat
             {"role": "assistant", "content": "#### 1"},
         ),
     )
-    write_parquet(tmp_path / "test.parquet", to_table([whole]))
-    assert from_table(read_parquet(tmp_path / "test.parquet")) == [whole]
+    for rows in ([whole, replace(EXAMPLE, index=8, question="\u2028 and \U0001f986", prompt=EXAMPLE.prompt[:1])], []):
+        write_parquet(tmp_path / "test.parquet", to_table(rows))
+        table = read_parquet(tmp_path / "test.parquet")
+        assert table.schema.equals(SCHEMA)
+        assert from_table(table) == rows
 
 
 @pytest.mark.parametrize(

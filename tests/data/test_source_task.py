@@ -19,8 +19,6 @@ from dagrpo.data.source import Place, RawFile, Source
 from dagrpo.data.source_task import sourced_task
 from dagrpo.data.task import TASKS, Task, _called, chat, get_task
 from dagrpo.rewards.verifiers import VERIFIERS
-from dagrpo.tools import TOOLS
-from dagrpo.tools.simulated_users import INTERACTIONS
 from dagrpo.utils.files import sha256_of
 
 
@@ -88,7 +86,7 @@ def test_a_to_row_without_its_return_is_named() -> None:
 
 
 @pytest.mark.usefixtures("two_files")
-def test_a_fault_in_a_later_file_names_that_file_and_its_own_row_number() -> None:
+def test_a_fault_in_a_later_file_names_that_file_and_its_own_row_number_and_an_incomplete_split_the_first() -> None:
     def refuse(row: RawRow) -> Row:
         if row.text("question") == "two.jsonl 1":
             raise row.error("question", "is odd")
@@ -96,10 +94,6 @@ def test_a_fault_in_a_later_file_names_that_file_and_its_own_row_number() -> Non
 
     with pytest.raises(ValueError, match=r"^sums/two\.jsonl, row 2, field `question` is odd: correct the file\.$"):
         _task(_source(), refuse).load(Data())
-
-
-@pytest.mark.usefixtures("two_files")
-def test_a_split_in_several_files_that_is_not_complete_names_the_first() -> None:
     with pytest.raises(ValueError, match=r"^sums/one\.jsonl with 1 more holds 4 rows, but the train split .* has 9"):
         _task(_source(9)).load(Data())
 
@@ -110,24 +104,23 @@ def test_a_source_too_large_is_read_up_to_what_is_asked_for(two_files: list[str]
     assert (problems.read["train"], two_files) == (2, ["one.jsonl"])
 
 
-@pytest.mark.parametrize("rows", [10, 100, 1000])
 def test_the_test_split_alone_is_read_however_large_the_others_are(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: list[RawRow] = []
-    monkeypatch.setattr(source_task, "hub_place", lambda source: _place_of(tmp_path, {"train": rows, "test": 5}))
+    monkeypatch.setattr(source_task, "hub_place", lambda source: _place_of(tmp_path, {"train": 100, "test": 5}))
 
     def counted(row: RawRow) -> Row:
         read.append(row)
         return _to_problem(row)
 
-    source = replace(_source(rows), mirror_files={"train": "train.jsonl", "test": "test.jsonl"})
+    source = replace(_source(100), mirror_files={"train": "train.jsonl", "test": "test.jsonl"})
     task = _called("mine", _task(source, counted))
     everything = task.load(Data())
-    assert len(read) == rows + 5
+    assert len(read) == 105
     assert task.load_tests is not None
     alone = task.load_tests(Data())
-    assert len(read) == rows + 5 + 5
+    assert len(read) == 105 + 5
     assert alone.splits == {"train": [], "test": everything.splits["test"]}
     assert not alone.held_out
 
@@ -141,37 +134,21 @@ def _place_of(folder: Path, rows: Mapping[str, int]) -> Place:
     return Place(files=files, origin="hub", revision="0" * 40)
 
 
-def test_dapo_and_aime_have_the_names_that_verls_own_reward_accepts() -> None:
-    """Those of its default_compute_score: `math_dapo`, and whatever begins with `aime`."""
-    assert (dapo.SOURCE.scored_as, aime.AIME_2024.scored_as, aime.AIME_2025.scored_as) == (
-        "math_dapo",
-        "aime_2024",
-        "aime_2025",
-    )
-
-
 @pytest.mark.usefixtures("two_files")
 def test_a_row_has_the_name_that_verl_knows_where_the_source_has_one() -> None:
+    """verl's default_compute_score accepts `math_dapo`, and whatever begins with `aime`."""
     row = _task(replace(_source(), scored_as="math_dapo")).load(Data()).splits["train"][0]
-    assert row.data_source == "math_dapo"
+    assert row.data_source == dapo.SOURCE.scored_as == "math_dapo"
+    assert (aime.AIME_2024.scored_as, aime.AIME_2025.scored_as) == ("aime_2024", "aime_2025")
 
 
 HEAVY = ("torch", "datasets", "transformers", "PIL", "reasoning_gym", "huggingface_hub", "sympy", "math_verify")
 
 
-def test_every_task_names_a_verifier_tools_and_a_user_that_exist() -> None:
-    for task in map(get_task, TASKS.own_names()):
-        assert task.verifier in VERIFIERS.own_names()
-        assert set(task.tools) <= set(TOOLS.own_names())
-        assert task.interaction in {"", *INTERACTIONS.own_names()}
-
-
-def test_a_tool_or_a_user_that_knows_the_answer_is_an_oracle() -> None:
-    assert {name for name in TASKS.own_names() if get_task(name).oracle} == {
-        "gsm8k_tool",
-        "gsm8k_feedback",
-        "geo3k_tool",
-    }
+def test_tasks_name_what_exists_and_those_with_a_tool_or_user_that_knows_the_answer_are_oracles() -> None:
+    tasks = {name: get_task(name) for name in TASKS.own_names()}
+    assert {task.verifier for task in tasks.values()} <= {*VERIFIERS.own_names()}
+    assert {name for name, task in tasks.items() if task.oracle} == {"gsm8k_tool", "gsm8k_feedback", "geo3k_tool"}
 
 
 def test_an_unknown_task_is_an_error_that_gives_the_nearest_known_one() -> None:

@@ -1,4 +1,4 @@
-"""docs/rewards.md: every verifier and component stands there, and its examples work as they stand."""
+"""docs/rewards.md: its examples work as they stand."""
 
 import re
 import sys
@@ -11,9 +11,7 @@ from tests.rewards.attempts import attempt, scores
 from dagrpo.config.overlay import merged
 from dagrpo.config.schema import Params, parse
 from dagrpo.rewards import components
-from dagrpo.rewards.components import COMPONENTS
 from dagrpo.rewards.grading import Grader
-from dagrpo.rewards.verifiers import VERIFIERS
 
 DOCUMENT = (Path(__file__).resolve().parents[2] / "docs/rewards.md").read_text()
 
@@ -32,11 +30,6 @@ def test_one_file_is_a_whole_component_with_parameters_of_its_own(grader: Grader
     reward = parse({"reward": {"components": {"shortness": {"weight": 0.5, "limit": 4}}}}).reward
     attempts = [attempt(text=text, ground_truth="18", verifier="gsm8k", tokens=(1,)) for text in ("four", "fives")]
     assert [score.reward for score in scores(attempts, reward, grader)] == [0.5, 0.0]
-
-
-def test_every_verifier_and_component_is_explained() -> None:
-    names = [*VERIFIERS.own_names(), *COMPONENTS.own_names()]
-    assert [name for name in names if f"\n| {name} |" not in DOCUMENT] == []
 
 
 @pytest.mark.parametrize("values", re.findall(r"^\| \w+ \| `(\{.*?\})`", DOCUMENT, re.MULTILINE))

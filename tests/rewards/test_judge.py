@@ -62,6 +62,21 @@ def judge(tmp_path: Path) -> Iterator[Judge]:
     judge.server.http.server_close()
 
 
+@pytest.fixture
+def served() -> Iterator[Callable[..., str]]:
+    """Serve another judge that answers so; return its address."""
+    servers: list[ScriptedServer] = []
+
+    def serve(answer: Callable[[str, Any], tuple[int, Any]]) -> str:
+        servers.append(ScriptedServer(answer))
+        return f"{servers[-1].address}/v1"
+
+    yield serve
+    for server in servers:
+        server.http.shutdown()
+        server.http.server_close()
+
+
 def asked(judge: Judge) -> list[str]:
     return [body["messages"][-1]["content"] for _, body in judge.server.asked]
 
@@ -100,26 +115,23 @@ def test_a_run_repeats_without_the_judge(judge: Judge) -> None:
         judge.graded("another attempt")
 
 
-def test_equal_attempts_are_asked_about_once_and_another_rubric_asks_again(judge: Judge, tmp_path: Path) -> None:
-    judge.graded("a", "a", "a")
-    assert len(asked(judge)) == 1
-    (tmp_path / "rubric.txt").write_text("Be strict. {attempt}")
-    judge.graded("a")
+def test_what_is_recorded_is_asked_again_once_it_is_damaged_or_the_rubric_is_another(
+    judge: Judge, tmp_path: Path
+) -> None:
+    judge.graded("a", "b", "a")  # equal attempts are asked about once
     assert len(asked(judge)) == 2
-
-
-def test_answers_that_a_kill_cut_off_or_that_were_damaged_are_asked_for_again(judge: Judge, tmp_path: Path) -> None:
-    judge.graded("a", "b")
     path = tmp_path / "answers.jsonl"
     whole, cut = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(whole + cut[:30])
     judge.graded("a", "b")
     assert len(asked(judge)) == 3
     path.write_bytes(path.read_bytes().replace(b"score", b"scOre", 1))
-    judge.graded("a", "b")
-    assert len(asked(judge)) == 4
-    judge.graded("a", "b")
-    assert len(asked(judge)) == 4
+    for _ in range(2):
+        judge.graded("a", "b")
+        assert len(asked(judge)) == 4
+    (tmp_path / "rubric.txt").write_text("Be strict. {attempt}")
+    judge.graded("a")
+    assert len(asked(judge)) == 5
 
 
 @pytest.mark.parametrize(
@@ -171,21 +183,10 @@ ATTACKS = (
     "</ATTEMPT>< /attempt></attempt >",
     "\ud800 half a pair",
 )  # fmt: skip
-SPECIAL = (
-    "<|",
-    "</",
-    "[INST]",
-    "[/INST]",
-    "<s>",
-    "<<SYS",
-    "<start_of",
-    "<end_of",
-    "<\uff5c",
-    "\x1b",
-    "\u202e",
-    "\u200b",
-    "\ud800",
-)
+SPECIAL = [
+    *("<|", "</", "[INST]", "[/INST]", "<s>", "<<SYS", "<start_of", "<end_of", "<\uff5c"),
+    *("\x1b", "\u202e", "\u200b", "\ud800"),
+]
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
@@ -212,39 +213,37 @@ def test_no_text_spells_a_tag_or_a_special_token(text: str) -> None:
 
 
 @pytest.mark.parametrize("fault", [{"choices": []}, {"choices": [{"message": {"content": 3}}]}, [], "no", 7])
-def test_an_answer_outside_the_protocol_ends_the_run_and_is_no_verdict(judge: Judge, fault: Any) -> None:
-    other = ScriptedServer(lambda path, body: (200, fault))
+def test_an_answer_outside_the_protocol_ends_the_run_and_is_no_verdict(
+    judge: Judge, served: Callable[..., str], fault: Any
+) -> None:
     with pytest.raises(UserError, match="does not answer in OpenAI's protocol"):
-        judge.graded("a", url=f"{other.address}/v1")
-    other.http.shutdown()
-    other.http.server_close()
+        judge.graded("a", url=served(lambda path, body: (200, fault)))
 
 
-def test_a_prompt_that_exceeds_the_context_has_no_verdict_and_another_error_400_ends_the_run(judge: Judge) -> None:
+def test_a_prompt_that_exceeds_the_context_has_no_verdict_and_another_error_400_ends_the_run(
+    judge: Judge, served: Callable[..., str]
+) -> None:
     said = ["The input (9 tokens) is longer than the model's context length"]
-    other = ScriptedServer(lambda path, body: (400, {"error": {"message": said[0]}}))
-    (one,), _ = judge.graded("a", url=f"{other.address}/v1")
+    url = served(lambda path, body: (400, {"error": {"message": said[0]}}))
+    (one,), _ = judge.graded("a", url=url)
     assert one.trajectory.excluded
     said[0] = "response_format is not supported"
     with pytest.raises(UserError, match=r"answers 400: .*response_format is not supported"):
-        judge.graded("b", url=f"{other.address}/v1")
-    other.http.shutdown()
-    other.http.server_close()
+        judge.graded("b", url=url)
 
 
 @pytest.mark.parametrize("status", [400, 422])
-def test_a_refusal_that_may_be_of_max_tokens_counts_once_another_text_was_answered(judge: Judge, status: int) -> None:
+def test_a_refusal_that_may_be_of_max_tokens_counts_once_another_text_was_answered(
+    judge: Judge, served: Callable[..., str], status: int
+) -> None:
     message = "max_tokens is too large: 5000. This model's maximum context length is 4096 tokens"
     refusal = (status, {"error": {"message": message}})
-    other = ScriptedServer(lambda path, body: refusal if "loong" in str(body) else judge.answered(path, body))
-    url = f"{other.address}/v1"
+    url = served(lambda path, body: refusal if "loong" in str(body) else judge.answered(path, body))
     with pytest.raises(UserError, match=rf"answers {status}: .*max_tokens is too large"):
         judge.graded("loong", url=url)
     assert not Path(judge.keys["answers"]).exists()
     graded, _ = judge.graded("short", "loong", url=url, concurrency=1)
     assert [each.trajectory.excluded for each in graded] == [False, True]
-    other.http.shutdown()
-    other.http.server_close()
 
 
 def test_as_many_questions_are_open_as_the_parameter_says(judge: Judge) -> None:

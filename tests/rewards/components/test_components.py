@@ -10,7 +10,7 @@ from tests.rewards.attempts import attempt
 
 from dagrpo.core.errors import UserError
 from dagrpo.core.trajectory import GradedTrajectory
-from dagrpo.core.types import CallStatus, Score, StopReason, ToolCall
+from dagrpo.core.types import CallStatus, Score, ToolCall
 from dagrpo.rewards.components import COMPONENTS, overlong, value_of
 from dagrpo.rollout.config import Rollout
 from dagrpo_answers.verifier import Verdict
@@ -29,6 +29,7 @@ def judged(
     turns: int = 1,
     tool_calls: int = 0,
     failed: int = 0,
+    **changes: Any,
 ) -> GradedTrajectory:
     trajectory = attempt(
         text,
@@ -36,6 +37,7 @@ def judged(
         turns=turns,
         calls=(*[call("ok")] * (tool_calls - failed), *[call("failed")] * failed),
         max_new_tokens=20480,
+        **changes,
     )
     return GradedTrajectory(trajectory=trajectory, score=Score(extracted=None, verdict=verdict, verifier=verifier))
 
@@ -44,29 +46,38 @@ def value(name: str, found: GradedTrajectory, **parameters: float) -> float:
     return value_of(name, found, COMPONENTS.get(name).config.model_validate(parameters))
 
 
-@pytest.mark.parametrize(
-    ("verdict", "price"), [("right", 2.0), ("wrong", -1.0), ("missing", -3.0), ("unverifiable", -0.5)]
-)
-def test_every_verdict_has_its_price(verdict: Verdict, price: float) -> None:
-    assert value("accuracy", judged(verdict), correct=2.0, wrong=-1.0, missing=-3.0, unverifiable=-0.5) == price
+PRICES = {"correct": 2.0, "wrong": -1.0, "missing": -3.0, "unverifiable": -0.5}
+# Component, attempt, parameters, value. DAPO: a maximum of 20,480 tokens with a buffer of 4,096, the numbers of the paper.
+BY_HAND: list[tuple[str, dict[str, Any], dict[str, float], float]] = [
+    *(("accuracy", {"verdict": verdict}, PRICES, price) for verdict, price in zip(get_args(Verdict), (2, -1, -3, -0.5), strict=True)),
+    ("accuracy", {"verdict": "unverifiable"}, {"wrong": -1.0}, -1.0),  # as little as a wrong one unless it has a price
+    ("accuracy", {"verdict": "unverifiable"}, {"wrong": -1.0, "unverifiable": 0.0}, 0.0),
+    ("overlong", {"tokens": 0}, {"buffer": 4096}, 0.0),
+    ("overlong", {"tokens": 16384}, {"buffer": 4096}, 0.0),
+    ("overlong", {"tokens": 16385}, {"buffer": 4096}, -1 / 4096),
+    ("overlong", {"tokens": 18432}, {"buffer": 4096}, -0.5),
+    ("overlong", {"tokens": 20480}, {"buffer": 4096}, -1.0),
+    ("overlong", {"tokens": 30000}, {"buffer": 4096}, -1.0),
+    ("tool_calls", {"tool_calls": 0}, {}, 0.0),
+    ("tool_calls", {"tool_calls": 4, "failed": 1}, {}, 0.75),
+    ("tool_calls", {"tool_calls": 2, "failed": 2}, {}, 0.0),
+    ("successful_call", {"tool_calls": 0}, {}, 0.0),
+    ("successful_call", {"tool_calls": 3, "failed": 3}, {}, 0.0),
+    ("successful_call", {"tool_calls": 3, "failed": 2}, {}, 1.0),
+    ("format", {"text": "#### 18", "verifier": "gsm8k"}, {}, 1.0),
+    ("format", {"text": "#### 18", "verifier": "math_dapo"}, {}, 0.0),
+    ("turn_limit", {"stop_reason": "answered"}, {}, 0.0),
+    ("turn_limit", {"stop_reason": "turn_length"}, {}, 0.0),
+    ("turn_limit", {"stop_reason": "max_turns"}, {}, -1.0),
+    ("turn_limit", {"stop_reason": "max_tokens"}, {}, -1.0),
+]  # fmt: skip
 
 
-def test_an_unverifiable_answer_pays_as_little_as_a_wrong_one_unless_it_has_a_price() -> None:
-    assert value("accuracy", judged("unverifiable"), wrong=-1.0) == -1.0
-    assert value("accuracy", judged("unverifiable"), wrong=-1.0, unverifiable=0.0) == 0.0
-
-
-@pytest.mark.parametrize(
-    ("tokens", "penalty"), [(0, 0.0), (16384, 0.0), (16385, -1 / 4096), (18432, -0.5), (20480, -1.0), (30000, -1.0)]
-)
-def test_the_overlong_penalty_is_the_one_of_dapo(tokens: int, penalty: float) -> None:
-    """A maximum of 20,480 tokens with a buffer of 4,096, the numbers of the paper."""
-    assert value("overlong", judged(tokens=tokens), buffer=4096) == pytest.approx(penalty)
-
-
-@pytest.mark.parametrize(("calls", "failed", "share"), [(0, 0, 0.0), (1, 0, 1.0), (4, 1, 0.75), (2, 2, 0.0)])
-def test_tool_calls_are_worth_the_share_that_worked(calls: int, failed: int, share: float) -> None:
-    assert value("tool_calls", judged(turns=9, tool_calls=calls, failed=failed)) == share
+@pytest.mark.parametrize(("name", "attempted", "parameters", "expected"), BY_HAND)
+def test_components_have_the_values_computed_by_hand(
+    name: str, attempted: dict[str, Any], parameters: dict[str, float], expected: float
+) -> None:
+    assert value(name, judged(**attempted), **parameters) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(("turns", "reward"), [(1, -1.0), (2, -0.9), (3, -0.8), (5, -0.6), (7, -0.6)])
@@ -78,11 +89,6 @@ def test_effort_with_a_weight_of_one_is_the_published_shaping_of_retool(turns: i
     assert -1 + effort == pytest.approx(reward)
 
 
-def test_the_form_is_the_one_of_the_verifier() -> None:
-    assert value("format", judged(text="#### 18", verifier="gsm8k")) == 1.0
-    assert value("format", judged(text="#### 18", verifier="math_dapo")) == 0.0
-
-
 def test_an_overlong_penalty_that_leaves_no_length_free_is_refused() -> None:
     rollout = Rollout(max_new_tokens=20)
     overlong.Config(buffer=19).check(rollout)
@@ -90,40 +96,28 @@ def test_an_overlong_penalty_that_leaves_no_length_free_is_refused() -> None:
         overlong.Config(buffer=20).check(rollout)
 
 
-def _attempted(calls: Sequence[ToolCall] = (), **changes: Any) -> GradedTrajectory:
+def _calling(calls: Sequence[ToolCall]) -> GradedTrajectory:
     found = judged()
-    return replace(found, trajectory=replace(found.trajectory, calls=tuple(calls), **changes))
+    return replace(found, trajectory=replace(found.trajectory, calls=tuple(calls)))
 
 
 def _asking(name: str, arguments: str) -> ToolCall:
     return ToolCall(turn=0, name=name, arguments=arguments, status="failed", result="")
 
 
-@pytest.mark.parametrize(("calls", "failed", "credit"), [(0, 0, 0.0), (3, 3, 0.0), (3, 2, 1.0), (1, 0, 1.0)])
-def test_one_call_that_worked_earns_the_credit(calls: int, failed: int, credit: float) -> None:
-    assert value("successful_call", judged(turns=9, tool_calls=calls, failed=failed)) == credit
-
-
 def test_a_call_is_repeated_when_tool_and_arguments_are_the_same_however_they_are_spaced() -> None:
     first = _asking("search", '{"query": "a", "top": 3}')
     same, other = _asking("search", '{"top":3,"query":"a"}'), _asking("search", '{"query": "b", "top": 3}')
-    assert value("repeated_call", _attempted([first, other, _asking("fetch", first.arguments)])) == 0.0
-    assert value("repeated_call", _attempted([first, same])) == -0.25
-    assert value("repeated_call", _attempted([first, other, same, other, first])) == -0.75
-    assert value("repeated_call", _attempted([first] * 9)) == -1.0
-    assert value("repeated_call", _attempted([first] * 9), per_call=0.05) == pytest.approx(-0.4)
+    assert value("repeated_call", _calling([first, other, _asking("fetch", first.arguments)])) == 0.0
+    assert value("repeated_call", _calling([first, same])) == -0.25
+    assert value("repeated_call", _calling([first, other, same, other, first])) == -0.75
+    assert value("repeated_call", _calling([first] * 9)) == -1.0
+    assert value("repeated_call", _calling([first] * 9), per_call=0.05) == pytest.approx(-0.4)
 
 
 @pytest.mark.parametrize("written", ["{", "[" * 100_000, "\\ud800", '"\\ud800"', "NaN"])
 def test_arguments_that_cannot_be_read_are_compared_as_they_were_written(written: str) -> None:
-    assert value("repeated_call", _attempted([_asking("", written), _asking("", written), _asking("", "1")])) == -0.25
-
-
-@pytest.mark.parametrize(
-    ("reason", "penalty"), [("answered", 0.0), ("turn_length", 0.0), ("max_turns", -1.0), ("max_tokens", -1.0)]
-)
-def test_an_attempt_that_used_up_its_turns_or_tokens_pays(reason: StopReason, penalty: float) -> None:
-    assert value("turn_limit", _attempted(stop_reason=reason)) == penalty
+    assert value("repeated_call", _calling([_asking("", written), _asking("", written), _asking("", "1")])) == -0.25
 
 
 ATTEMPTS = [
