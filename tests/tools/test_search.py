@@ -13,8 +13,8 @@ from tests.tools.retrieval.passages import PASSAGES, answering, corpus, listenin
 from dagrpo.core.errors import UserError
 from dagrpo.tools import InfrastructureFailure, ToolFailure, ToolPlace
 from dagrpo.tools.retrieval.index import Index
-from dagrpo.tools.retrieval.server import application
 from dagrpo.tools.search import TOOL, Config
+from dagrpo_agents.search_server import application
 
 DOCUMENTS = (
     'Doc 1 (Title: "Torva")\nTorva is a town in Norland.\n\nDoc 2 (Title: "Harrow")\nHarrow is a town in Suland.'

@@ -4,8 +4,8 @@ import threading
 
 import pytest
 
-from dagrpo.cli.serve.policy import call_together
 from dagrpo.core.errors import UserError
+from dagrpo_agents.serve.policy import call_together
 
 
 def test_each_call_is_made_while_the_others_run_and_results_keep_their_order() -> None:

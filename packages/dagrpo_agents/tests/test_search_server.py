@@ -17,7 +17,7 @@ from tests.listening import open_sockets
 from tests.tools.retrieval.passages import PASSAGES, corpus, listening
 
 from dagrpo.tools.retrieval.index import Index
-from dagrpo.tools.retrieval.server import MOST_BYTES, application
+from dagrpo_agents.search_server import MOST_BYTES, application
 
 
 def _posted(data: bytes) -> tuple[int, Any]:

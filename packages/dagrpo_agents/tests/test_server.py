@@ -14,7 +14,7 @@ from packages.dagrpo_agents.tests.scripted_policy import PlainChat, ScriptedPoli
 from dagrpo.core.errors import UserError
 from dagrpo.core.types import Completion
 from dagrpo.engine.errors import ServerError
-from dagrpo.utils import strangers
+from dagrpo_agents import strangers
 from dagrpo_agents.gateway import server
 from dagrpo_agents.gateway.requests import read_request
 from dagrpo_agents.gateway.server import Gateway, open_gateway

@@ -10,10 +10,10 @@ import pytest
 from aiohttp import ClientSession
 from aiohttp.test_utils import TestClient, TestServer
 
-from dagrpo.cli.serve.site import Site
 from dagrpo.core.errors import UserError
 from dagrpo.core.types import Row
-from dagrpo.utils import strangers
+from dagrpo_agents import strangers
+from dagrpo_agents.serve.site import Site
 
 ROW = Row(prompt=({"role": "user", "content": "1+2=?"},), question="1+2=?", answer="", ground_truth="3")
 ANSWER = {"role": "assistant", "content": "<b>3</b>"}
@@ -105,7 +105,7 @@ def test_a_body_that_takes_long_to_read_holds_no_other_request(monkeypatch: pyte
         assert "slow" not in text or answered.wait(20), "the other request is not answered"
         return json.loads(text)
 
-    monkeypatch.setattr("dagrpo.cli.serve.site.read_json", slow)
+    monkeypatch.setattr("dagrpo_agents.serve.site.read_json", slow)
 
     async def test(policy: Echo, ask: Ask, client: TestClient[Any, Any]) -> None:
         first = asyncio.ensure_future(ask("/problem", {"number": 0, "slow": True}))

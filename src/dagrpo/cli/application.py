@@ -19,7 +19,6 @@ from dagrpo.cli.grade import grade
 from dagrpo.cli.init import init
 from dagrpo.cli.new.command import new
 from dagrpo.cli.power import power
-from dagrpo.cli.serve.command import serve
 from dagrpo.cli.shared import PARAMS
 from dagrpo.cli.show.command import show
 from dagrpo.cli.status.command import status
@@ -105,19 +104,6 @@ def rebuild() -> None:
     print(f"{sync()} executions recorded; `dagrpo ui` shows them")
 
 
-def search(
-    corpus: Annotated[Path, typer.Argument(help="parquet with the columns title and text")],
-    port: Annotated[int, typer.Option(help="port to listen on")] = 8000,
-    host: Annotated[
-        str, typer.Option(help="address to listen on; every client that can reach it may search")
-    ] = "127.0.0.1",
-) -> None:
-    """Serve a search over passages, in Search-R1's protocol."""
-    from dagrpo.tools.retrieval.server import serve
-
-    serve(corpus, port, host)
-
-
 EXAMPLES = {  # at the end of each command's help
     "init": "Example: `dagrpo init my_study && cd my_study && snakemake --cores all target`",
     "use": "Examples: `dagrpo use arithmetic_tiny`; `dagrpo use qwen3_4b dapo_math gspo h200`; `dagrpo use params.yaml gspo`",
@@ -157,11 +143,11 @@ EXAMPLES = {  # at the end of each command's help
 RARE = "Seldom by hand"
 PANELS: dict[str, tuple[Callable[..., None] | str, ...]] = {  # of `dagrpo --help`; a name: of PACKAGED
     "Begin": (init, doctor, use, "plan", new),
-    "Look": (status, show, ui, serve, "profile", lineage),
+    "Look": (status, show, ui, "serve", "profile", lineage),
     "Compare": (compare, sweep, power),
     "Check and pass on": (verify, accept, "replay", "crate", "reproduce", "publish"),
     "Checkpoints and answers": (convert, inspect, diff, grade),
-    RARE: (generate, clean, search, "train", warm),
+    RARE: (generate, clean, "search", "train", warm),
 }
 # Commands of packages that are found by their entry points, and what pip installs for each.
 PACKAGED = {
@@ -171,6 +157,8 @@ PACKAGED = {
     "publish": "dagrpo[publish]",
     "replay": "dagrpo[replay]",
     "reproduce": "dagrpo[publish]",
+    "search": "dagrpo[agents]",
+    "serve": "dagrpo[agents]",
     "train": "dagrpo[replay]",
 }
 app = typer.Typer(cls=Commands, no_args_is_help=True, help=__doc__, epilog=EPILOG, pretty_exceptions_enable=False)

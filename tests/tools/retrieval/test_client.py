@@ -12,7 +12,7 @@ from tests.tools.retrieval.passages import PASSAGES, answering, flood, listening
 from dagrpo.tools import InfrastructureFailure
 from dagrpo.tools.retrieval.client import Limits, SearchClient
 from dagrpo.tools.retrieval.index import Index
-from dagrpo.tools.retrieval.server import application
+from dagrpo_agents.search_server import application
 
 LIMITS = Limits(topk=2, seconds=5.0, retries=0, cached=2)
 

@@ -1,7 +1,5 @@
 """A search server in Search-R1's protocol, over a parquet file.
 
-dagrpo search passages.parquet --port 8000
-
 Every client that reaches the port may search, so the server listens on loopback unless another address is asked for. It has no
 TLS, passwords or rate limit.
 """
@@ -31,7 +29,7 @@ def application(index: Index) -> web.Application:
     return app
 
 
-def serve(corpus: Path, port: int, host: str = "127.0.0.1") -> None:
+def serve(corpus: Path, port: int, host: str) -> None:
     """Answer until interrupted. Raises UserError if the file is not a corpus."""
     index = Index.read(corpus)
     print(f"{len(index.passages)} passages at http://{host}:{port}/retrieve", flush=True)

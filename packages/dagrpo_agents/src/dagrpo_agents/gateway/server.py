@@ -11,9 +11,9 @@ from aiohttp import web
 
 from dagrpo.rollout.session import Session
 from dagrpo.utils.console import say
-from dagrpo.utils.strangers import HOST, Strangers, listen
 from dagrpo_agents.gateway.conversation import Conversation, Reply, completion, events
 from dagrpo_agents.gateway.requests import ChatRequest, Refused, read_request
+from dagrpo_agents.strangers import HOST, Strangers, listen
 
 MODEL = "policy"  # by which the policy is listed; it answers to every name
 MOST_BYTES = 8 << 20  # of a request

@@ -1,7 +1,6 @@
 """Page and endpoints of served policies, on loopback."""
 
 import asyncio
-import itertools
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
@@ -10,11 +9,11 @@ from typing import Any
 
 from aiohttp import web
 
-from dagrpo.cli.serve.policy import Policy
 from dagrpo.core.errors import UserError
-from dagrpo.core.plugins import entry_points
 from dagrpo.core.untrusted_json import read_json
-from dagrpo.utils.strangers import HOST, Strangers, listen
+from dagrpo_agents.gateway.server import open_gateway
+from dagrpo_agents.serve.policy import Policy
+from dagrpo_agents.strangers import HOST, Strangers, listen
 
 HERE = Path(__file__).parent
 MOST_BYTES = 1 << 20  # of a request
@@ -113,10 +112,8 @@ async def _serve(policies: Sequence[Policy], port: int) -> None:
     async with AsyncExitStack() as stack:
         of_page = await stack.enter_async_context(listen(site.application(), site.strangers.connect, port))
         print(f"Page: http://{HOST}:{of_page}/#{site.key}")
-        gateways = [await stack.enter_async_context(point.load()()) for point in entry_points("dagrpo.gateways")]
-        if not gateways:
-            print("No OpenAI endpoint: `pip install 'dagrpo[agents]'` adds it.")
-        for gateway, policy in itertools.product(gateways, policies):
+        gateway = await stack.enter_async_context(open_gateway())
+        for policy in policies:
             access = await stack.enter_async_context(
                 gateway.admit(policy.session(), identifier=policy.name, key=site.key)
             )
