@@ -53,12 +53,11 @@ NAMES_NO_FILE = {
     "rollout.agent": "environment reward_functions taskset command"  # code
     " address action_field observation_field keep_variables harness"
     " lock",  # of the programs beside an agent, which its folder records
-    "rollout.tools": "code_interpreter.sandbox_fusion mcp.command mcp.environment mcp.url mcp.functions"
-    " python_functions.functions search.url",
+    "rollout.tools": "mcp.command mcp.environment mcp.url mcp.functions python_functions.functions search.url",
     "rollout.chat": "calls",
-    "reward": "verifier unit_tests.sandbox_fusion components.judge.url components.judge.model components.reported.name"
+    "reward": "verifier components.judge.url components.judge.model components.reported.name"
     " components.judge.answers",  # written by the stage itself
-    "evaluation.scoring": "also unit_tests.sandbox_fusion",
+    "evaluation.scoring": "also",
     "runtime": "backend.python backend.source"  # where programs are: no part of what a stage makes
     " engine.servers teacher.servers reward_model.servers"
     " engine.weights_folder teacher.weights_folder reward_model.weights_folder",

@@ -91,12 +91,10 @@ def test_there_are_as_many_workers_as_processors_and_memory_allow(
     assert worker_count() == count
 
 
-@pytest.mark.parametrize(
-    ("gibibytes", "server", "count"), [(64, None, 8), (3, None, 3), (0, None, 1), (3, "http://h:1", 8)]
-)
+@pytest.mark.parametrize(("gibibytes", "count"), [(64, 8), (3, 3), (0, 1)])
 def test_there_are_as_many_tests_at_a_time_as_processors_and_memory_here_allow(
-    gibibytes: int, server: str | None, count: int, monkeypatch: pytest.MonkeyPatch
+    gibibytes: int, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(unit_tests, "processors", lambda: 8)
     monkeypatch.setattr(unit_tests, "memory_of_machine", lambda: gibibytes << 30)
-    assert unit_tests.UnitTests(memory_mb=1024, sandbox_fusion=server).limits().parallel == count
+    assert unit_tests.UnitTests(memory_mb=1024).limits().parallel == count

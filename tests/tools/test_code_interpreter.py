@@ -2,20 +2,15 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 import pytest
 from packages.dagrpo_sandbox.tests.running import without_sandbox
-from tests.loopback import listening
 from tests.tools.calls import NOWHERE, called, context
 
-from dagrpo.config.schema import parse
 from dagrpo.core.errors import UserError
 from dagrpo.tools import TOOLS, InfrastructureFailure, OpenTool, ToolFailure
 from dagrpo.tools.code_interpreter import Config
-from dagrpo_sandbox import Limits as SandboxLimits
 from dagrpo_sandbox import SandboxUnavailable, bubblewrap
-from dagrpo_sandbox.server import application
 
 TOOL = TOOLS.get("code_interpreter")
 
@@ -124,20 +119,6 @@ def test_sessions_may_hold_as_much_as_one_program() -> None:
     Config(memory_mb=8192)
 
 
-def test_a_sandbox_fusion_server_answers_the_same() -> None:
-    async def asked() -> list[str]:
-        async with (
-            listening(application(SandboxLimits(), 1)) as url,
-            TOOL.open(Config(sandbox_fusion=url), NOWHERE) as tool,
-        ):
-            told = await tool.call("code_interpreter", {"code": "print(6 * 7)"}, context())
-            with pytest.raises(ToolFailure, match="ZeroDivisionError"):
-                await tool.call("code_interpreter", {"code": "1 / 0"}, context())
-            return [told]
-
-    assert asyncio.run(asked()) == ["42\n"]
-
-
 def test_sandboxes_that_no_longer_start_are_no_fault_of_the_policy(monkeypatch: pytest.MonkeyPatch) -> None:
     async def use(tool: OpenTool) -> None:
         monkeypatch.setattr(bubblewrap, "INSTALL", "")
@@ -156,20 +137,3 @@ def test_without_bubblewrap_the_tool_is_refused_with_the_command_that_installs_i
     monkeypatch.setattr(bubblewrap, "_candidates", list)
     with pytest.raises(UserError, match="apt install bubblewrap"):
         _run("print(1)")
-
-
-@pytest.mark.parametrize(
-    ("others", "words"),
-    [
-        ({"sandbox_fusion": "127.0.0.1:8080"}, "sandbox_fusion is not one: write it as http://"),
-        ({"sandbox_fusion": "http://me:secret@host"}, "has a user or a password, which would be recorded"),
-        ({"processes": 4}, r"code_interpreter\.processes: leave it at 16"),
-        ({"sessions_memory_mb": 1024}, r"code_interpreter\.sessions_memory_mb: leave it at 4096"),
-        ({"mode": "session"}, "mode to per_call"),
-    ],
-)
-def test_what_a_sandbox_fusion_server_cannot_do_is_refused(others: dict[str, Any], words: str) -> None:
-    config = {"sandbox_fusion": "http://127.0.0.1:8080", **others}
-    with pytest.raises(UserError, match=words) as refusal:
-        parse({"rollout": {"tools": {"code_interpreter": config}}})
-    assert "secret" not in str(refusal.value)

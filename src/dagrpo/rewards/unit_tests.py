@@ -1,12 +1,10 @@
-"""Sections `reward.unit_tests` and `evaluation.scoring.unit_tests`: limits of programs, and where they run."""
+"""Sections `reward.unit_tests` and `evaluation.scoring.unit_tests`: limits of programs."""
 
-from typing import Annotated, Self
+from typing import Annotated
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from dagrpo.core.errors import UserError
 from dagrpo.core.section import MOST_PROCESSES, Seconds, Section
-from dagrpo.core.urls import mistake_in_server
 from dagrpo.utils.machine import memory_of_machine, processors
 from dagrpo_answers.verifier import ProgramLimits
 
@@ -27,24 +25,13 @@ class UnitTests(Section):
     parallel: Annotated[int, Field(ge=1, le=MOST_PROCESSES)] | None = Field(
         None, description="Tests that run at the same time; null: as many as there are CPU cores."
     )
-    sandbox_fusion: str | None = Field(
-        None, description="URL of a Sandbox Fusion server, such as http://127.0.0.1:8080; null: local sandboxes."
-    )
-
-    @model_validator(mode="after")
-    def _server_is_named_right(self) -> Self:
-        if self.sandbox_fusion is not None and (mistake := mistake_in_server(self.sandbox_fusion)):
-            raise UserError(f"the address in unit_tests.sandbox_fusion {mistake}: write it as http://127.0.0.1:8080")
-        return self
 
     def limits(self) -> ProgramLimits:
         """Return these limits; null for `parallel` becomes what this machine's cores and memory admit."""
         fitting = max(1, memory_of_machine() // (self.memory_mb << 20))
-        here = processors() if self.sandbox_fusion else min(processors(), fitting)
         return ProgramLimits(
             seconds=self.seconds,
             memory_mb=self.memory_mb,
             processes=self.processes,
-            parallel=self.parallel or here,
-            sandbox_fusion=self.sandbox_fusion,
+            parallel=self.parallel or min(processors(), fitting),
         )

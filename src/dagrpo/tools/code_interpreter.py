@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
@@ -11,7 +11,6 @@ from pydantic import Field, model_validator
 
 from dagrpo.core.errors import UserError
 from dagrpo.core.section import MOST_CHARACTERS, MOST_PROCESSES, Seconds
-from dagrpo.core.urls import mistake_in_server
 from dagrpo.tools import (
     CallContext,
     InfrastructureFailure,
@@ -58,27 +57,6 @@ class Config(ToolSection):
     parallel: Annotated[int, Field(ge=1, le=MOST_PROCESSES)] | None = Field(
         None, description="Programs that run at the same time; null: as many as there are CPU cores."
     )
-    sandbox_fusion: str | None = Field(
-        None, description="URL of a Sandbox Fusion server, such as http://127.0.0.1:8080; null: local sandboxes."
-    )
-
-    @model_validator(mode="after")
-    def _sandbox_fusion_can_do_it(self) -> Self:
-        if self.sandbox_fusion is None:
-            return self
-        if mistake := mistake_in_server(self.sandbox_fusion):
-            raise UserError(
-                f"the address in rollout.tools.code_interpreter.sandbox_fusion {mistake}: write it as http://127.0.0.1:8080"
-            )
-        if self.mode == "session":
-            raise UserError("Sandbox Fusion keeps no variables: set rollout.tools.code_interpreter.mode to per_call")
-        for name in ("processes", "sessions_memory_mb"):
-            if getattr(self, name) != (default := Config.model_fields[name].default):
-                raise UserError(
-                    f"Sandbox Fusion has no such limit as rollout.tools.code_interpreter.{name}: leave it at {default}, and limit "
-                    "the server itself"
-                )
-        return self
 
     @model_validator(mode="after")
     def _sessions_are_possible(self) -> Self:
@@ -92,7 +70,8 @@ class Config(ToolSection):
 
 @asynccontextmanager
 async def _open(config: Config, place: ToolPlace) -> AsyncIterator[OpenTool]:
-    from dagrpo_sandbox import Limits
+    """Open an interpreter in our own sandboxes. Raises UserError if the machine cannot isolate programs."""
+    from dagrpo_sandbox import Limits, SandboxPool, SandboxUnavailable
 
     limits = Limits(
         seconds=config.seconds,
@@ -101,16 +80,19 @@ async def _open(config: Config, place: ToolPlace) -> AsyncIterator[OpenTool]:
         processes=config.processes,
         output_bytes=4 * config.max_output_characters,  # of UTF-8, at most
     )
-    async with (
-        fusion_interpreter(config.sandbox_fusion, limits, config.max_output_characters)
-        if config.sandbox_fusion
-        else local_interpreter(limits, config.max_output_characters, config.parallel, keep=config.mode == "session")
-    ) as interpreter:
-        yield interpreter
+    async with AsyncExitStack() as stack:
+        try:
+            pool = await stack.enter_async_context(SandboxPool(limits, size=_parallel(config)))
+        except SandboxUnavailable as error:
+            raise UserError(f"The tool code_interpreter cannot run here: {error}.") from error
+        if config.mode == "session":
+            yield SessionInterpreter(pool, limits, config.max_output_characters)
+        else:
+            yield Interpreter(pool, limits, config.max_output_characters)
 
 
-def _parallel(config: Config) -> int | None:
-    return config.parallel or (None if config.sandbox_fusion else os.cpu_count())
+def _parallel(config: Config) -> int:
+    return config.parallel or os.cpu_count() or 1
 
 
 TOOL = Tool(
@@ -123,16 +105,17 @@ TOOL = Tool(
 
 
 class Interpreter(StatelessTool):
-    """Interpreter that starts each program afresh. `run` raises InfrastructureFailure."""
+    """Interpreter that starts each program afresh."""
 
-    def __init__(self, run: Callable[[str], Awaitable[Result]], limits: Limits, most_characters: int) -> None:
-        self._run = run
+    def __init__(self, pool: SandboxPool, limits: Limits, most_characters: int) -> None:
+        self._pool = pool
         self._limits = limits
         self._most_characters = most_characters
 
     async def call(self, function: str, arguments: Mapping[str, Any], context: CallContext) -> str:
         """Return the program's output. Raises ToolFailure if it failed, InfrastructureFailure if none could run."""
-        return result_text(await self._run(arguments["code"]), self._limits, self._most_characters)
+        result = await available(self._pool.run(arguments["code"]))
+        return result_text(result, self._limits, self._most_characters)
 
 
 class SessionInterpreter:
@@ -157,38 +140,6 @@ class SessionInterpreter:
         session = self._sessions.pop(trajectory, None)
         if session is not None:
             await session.close()
-
-
-@asynccontextmanager
-async def local_interpreter(
-    limits: Limits, most_characters: int, parallel: int | None, *, keep: bool
-) -> AsyncIterator[OpenTool]:
-    """Open an interpreter in our own sandboxes. Raises UserError if the machine cannot isolate programs."""
-    from dagrpo_sandbox import SandboxPool, SandboxUnavailable
-
-    pool = SandboxPool(limits, size=parallel or os.cpu_count() or 1)
-    try:
-        await pool.__aenter__()
-    except SandboxUnavailable as error:
-        raise UserError(f"The tool code_interpreter cannot run here: {error}.") from error
-    async with AsyncExitStack() as stack:
-        stack.push_async_exit(pool)
-        if keep:
-            yield SessionInterpreter(pool, limits, most_characters)
-        else:
-            yield Interpreter(lambda program: available(pool.run(program)), limits, most_characters)
-
-
-@asynccontextmanager
-async def fusion_interpreter(url: str, limits: Limits, most_characters: int) -> AsyncIterator[OpenTool]:
-    """Open an interpreter that a Sandbox Fusion server runs."""
-    from aiohttp import ClientSession
-
-    from dagrpo_sandbox.fusion import FusionClient
-
-    async with ClientSession() as session:
-        client = FusionClient(url, session, limits)
-        yield Interpreter(lambda program: available(client.run(program)), limits, most_characters)
 
 
 async def available(result: Awaitable[Result]) -> Result:

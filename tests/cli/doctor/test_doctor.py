@@ -133,7 +133,6 @@ def test_where_nothing_can_be_isolated_the_sandbox_says_why(monkeypatch: pytest.
     [
         ("arithmetic", {}, False),
         ("dapo_tool", {}, True),
-        ("dapo_tool", {"code_interpreter": {"sandbox_fusion": "http://127.0.0.1:8080"}}, False),
     ],
 )
 def test_isolation_is_needed_where_the_policy_may_run_programs_here(

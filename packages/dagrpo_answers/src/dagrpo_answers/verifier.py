@@ -26,13 +26,12 @@ def same_text(answer: str, other: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgramLimits:
-    """Limits of programs under test, and where they run."""
+    """Limits of programs under test."""
 
     seconds: float = 4.0  # of processor time, for one test, where the row states none
     memory_mb: int = 1024  # of one test
     processes: int = 16  # and threads of a program
     parallel: int = 1  # tests that run at the same time
-    sandbox_fusion: str | None = None  # URL of a Sandbox Fusion server; None: local sandboxes
 
 
 class Tests(Protocol):

@@ -1,21 +1,16 @@
 """Programs against tests in the three forms of rows, in Python and bash."""
 
-import asyncio
 import json
 from typing import Any
 
 import pytest
 from packages.dagrpo_answers.tests.unit_tests.conftest import Share
-from tests.loopback import listening
 
 from dagrpo_answers import Judge
 from dagrpo_answers.errors import UserError
-from dagrpo_answers.unit_tests.pool import SandboxedTests
 from dagrpo_answers.unit_tests.running import same_output
 from dagrpo_answers.unit_tests.tests_of_row import read_tests
 from dagrpo_answers.verifier import ProgramLimits
-from dagrpo_sandbox import Limits
-from dagrpo_sandbox.server import application
 
 ADD = json.dumps(
     {
@@ -259,17 +254,3 @@ def test_the_judge_gives_verdicts_and_shares(share: Share) -> None:
     with Judge(limits=ProgramLimits(seconds=1.0, memory_mb=256, parallel=2)) as judge:
         scores = judge.judge(texts, [SUMS] * 3, ["unit_tests"] * 3, "strict", fractions=True)
     assert [(score.verdict, score.passed) for score in scores] == [("wrong", 0.5), ("right", 1.0), ("missing", None)]
-
-
-@pytest.mark.usefixtures("sandboxes")
-def test_a_sandbox_fusion_server_gives_the_same_shares() -> None:
-    answers = [("print(3)", SUMS), ("print(sum(map(int, input().split())))", SUMS), ("read a b; echo $((a + b))", BASH)]
-
-    async def shares() -> list[float | None]:
-        async with listening(application(Limits(), 1)) as url:
-            tests = SandboxedTests(ProgramLimits(sandbox_fusion=url))
-            found = await asyncio.to_thread(tests.shares, answers, fractions=True)
-            await asyncio.to_thread(tests.close)
-            return found
-
-    assert asyncio.run(shares()) == [0.5, 1.0, 1.0]

@@ -1,7 +1,7 @@
 """Run untrusted Python programs in bubblewrap.
 
 Cold, from a warm pool, or in sessions that keep variables. Linux on x86_64 and aarch64. The standard library alone; only
-`python -m dagrpo_sandbox.server` and `dagrpo_sandbox.fusion`, its client, need aiohttp. No program is ever run without isolation: where
+`python -m dagrpo_sandbox.server` needs aiohttp. No program is ever run without isolation: where
 bubblewrap cannot be used, SandboxUnavailable says what to do.
 """
 

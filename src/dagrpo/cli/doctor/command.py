@@ -211,14 +211,12 @@ def check_gpus() -> Iterator[Finding]:
 def needs_isolation() -> bool:
     """Return True if the experiment of params.yaml runs programs of the policy in dagrpo's sandboxes."""
     from dagrpo.data.task import get_task
-    from dagrpo.tools import config_for
 
     try:
         params = read_params(PARAMS)
-        offers = any(INTERPRETER in get_task(name).tools for name in params.experiment.tasks)
+        return any(INTERPRETER in get_task(name).tools for name in params.experiment.tasks)
     except UserError:  # reported in a separate line
         return False
-    return offers and getattr(config_for(INTERPRETER, params.rollout.tools), "sandbox_fusion", None) is None
 
 
 def check_isolation(*, is_needed: bool) -> Finding:

@@ -197,7 +197,7 @@ STAGE = Stage(
         "training.steps",
         "training.gates",
         *(f"reward.components.judge.{key}" for key in ("url", "concurrency", "seconds", "retries", "answers")),
-        *(f"reward.unit_tests.{key}" for key in ("parallel", "sandbox_fusion")),
+        "reward.unit_tests.parallel",
     ),
     needs=needs,
     processes=lambda runtime: runtime.training.processes,

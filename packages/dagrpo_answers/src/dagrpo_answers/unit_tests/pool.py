@@ -2,18 +2,17 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Coroutine, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Coroutine, Sequence
+from contextlib import AsyncExitStack
 from typing import Any, TypeVar
 
 from dagrpo_answers.errors import UserError
-from dagrpo_answers.unit_tests.running import Run, TestRunner
+from dagrpo_answers.unit_tests.running import TestRunner
 from dagrpo_answers.unit_tests.tests_of_row import read_tests
 from dagrpo_answers.verifier import ProgramLimits
-from dagrpo_sandbox import Limits, Result, SandboxPool, SandboxUnavailable
+from dagrpo_sandbox import Limits, SandboxPool, SandboxUnavailable
 
 OUTPUT_BYTES = 8 << 20  # of one test
-TRIES = 3  # of a Sandbox Fusion server
 MOST_REMEMBERED = 1 << 15  # answers with their shares
 T = TypeVar("T")
 
@@ -70,38 +69,9 @@ class SandboxedTests:
         return await asyncio.gather(*work)
 
     async def _open(self) -> TestRunner:
-        run = await self._stack.enter_async_context(_sandboxes(self._limits))
-        return TestRunner(run, self._limits.seconds, self._limits.memory_mb)
-
-
-@asynccontextmanager
-async def _sandboxes(limits: ProgramLimits) -> AsyncIterator[Run]:
-    each = Limits(
-        seconds=limits.seconds, memory_mb=limits.memory_mb, processes=limits.processes, output_bytes=OUTPUT_BYTES
-    )
-    if limits.sandbox_fusion is None:
-        async with SandboxPool(each, size=limits.parallel) as pool:
-            yield pool.run
-        return
-    from aiohttp import ClientSession
-
-    from dagrpo_sandbox.fusion import FusionClient
-
-    async with ClientSession() as session:
-        yield _patient(FusionClient(limits.sandbox_fusion, session, each).run, limits.parallel)
-
-
-def _patient(client: Run, parallel: int) -> Run:
-    """Return a run that asks the server again if it fails, and sends it `parallel` programs at a time."""
-    turns = asyncio.Semaphore(parallel)
-
-    async def run(program: str, *, seconds: float) -> Result:
-        async with turns:
-            for _ in range(TRIES - 1):
-                try:
-                    return await client(program, seconds=seconds)
-                except SandboxUnavailable:
-                    await asyncio.sleep(1.0)
-            return await client(program, seconds=seconds)
-
-    return run
+        limits = self._limits
+        each = Limits(
+            seconds=limits.seconds, memory_mb=limits.memory_mb, processes=limits.processes, output_bytes=OUTPUT_BYTES
+        )
+        pool = await self._stack.enter_async_context(SandboxPool(each, size=limits.parallel))
+        return TestRunner(pool.run, limits.seconds, limits.memory_mb)

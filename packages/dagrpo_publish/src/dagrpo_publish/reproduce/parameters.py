@@ -41,7 +41,7 @@ OF_THE_MACHINE = (
 )
 # Ends of keys of words that a program gets, of variables that it may read, and of servers.
 FOR_PROGRAMS = (".command", ".settings", ".keep_variables", ".mcp.environment")
-SERVERS = (".address", ".url", ".sandbox_fusion")
+SERVERS = (".address", ".url")
 # Values of which a crate may name these alone, and what a run does with others.
 FIXED = {
     "rollout.agent.environment": (".venv-verifiers", "to which the run would write"),
