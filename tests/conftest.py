@@ -91,7 +91,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 SHARED_RUN = {"run_by_snakemake", "undisturbed"}  # fixtures that wait for the whole run which all workers share
-SERVES = re.compile(r"_on_a_server\.py|engine/(test_weights_by_any_road|sglang/test_(server|tensor_sync))\.py")
+SERVES = re.compile(r"_on_a_server\.py|engine/sglang/test_(server|tensor_sync)\.py")
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadFileScheduling:

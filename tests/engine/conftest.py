@@ -38,8 +38,7 @@ def serve() -> Iterator[Serve]:
 
     yield start
     for scripted in servers:
-        scripted.http.shutdown()
-        scripted.http.server_close()
+        scripted.stop()
 
 
 @pytest.fixture

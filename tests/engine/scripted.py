@@ -15,7 +15,7 @@ class Hangup(Exception):
 
 
 class ScriptedServer:
-    """Listens from the start; `http` is to be shut down and closed."""
+    """Listens from the start until `stop`."""
 
     def __init__(self, script: Script) -> None:
         self.asked: list[tuple[str, dict[str, Any]]] = []
@@ -46,6 +46,11 @@ class ScriptedServer:
         self.http.block_on_close = False
         self.address = f"http://127.0.0.1:{self.http.server_port}"
         threading.Thread(target=self.http.serve_forever, args=(0.01,), daemon=True).start()
+
+    def stop(self) -> None:
+        """End it; may be called again."""
+        self.http.shutdown()
+        self.http.server_close()
 
     @property
     def paths(self) -> list[str]:

@@ -189,8 +189,7 @@ def test_the_last_server_that_dies_while_its_requests_are_aborted_is_an_error(se
     async def ask() -> None:
         work = asyncio.ensure_future(pool.complete(request(1, LONG), "a", abortable=True))
         await asyncio.to_thread(slow.asked.wait, 20)
-        server.http.shutdown()
-        server.http.server_close()
+        server.stop()
         try:
             await pool.abort({"a"})
         finally:

@@ -3,6 +3,7 @@
 import shutil
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -127,30 +128,20 @@ def test_a_node_ends_with_the_folder_of_its_training(begun: list[FakeServer], tm
         assert not thread.is_alive()
 
 
-def test_a_dead_server_is_begun_again_a_few_times(begun: list[FakeServer], tmp_path: Path) -> None:
-    _serve(tmp_path, 0)
-    nodes.on_nodes(tmp_path, _config(nodes=1), tmp_path / "train.server.log", {"model": "/m"})
-    begun[0].death = "The server died"
-    deadline = time.monotonic() + 10
-    while len(begun) < 1 + nodes.MOST_RESTARTS and time.monotonic() < deadline:
-        time.sleep(0.01)
-    time.sleep(0.1)
-    assert len(begun) == 1 + nodes.MOST_RESTARTS
-
-
-def test_a_server_that_cannot_begin_again_is_tried_a_few_times_and_leaves_the_others_alone(
-    begun: list[FakeServer], tmp_path: Path
+@pytest.mark.parametrize("model", ["/m", "broken again"])
+def test_a_dead_server_is_begun_again_a_few_times_and_leaves_the_others_alone(
+    model: str, begun: list[FakeServer], tmp_path: Path, wait_until: Callable[[Callable[[], bool]], None]
 ) -> None:
     _serve(tmp_path, 0)
-    nodes.on_nodes(tmp_path, _config(nodes=1, replicas=2), tmp_path / "train.server.log", {"model": "broken again"})
-    begun[0].death = "The server died"
-    deadline = time.monotonic() + 10
-    while begun[0].tries < nodes.MOST_RESTARTS and time.monotonic() < deadline:
-        time.sleep(0.01)
-    begun[1].death = "The server died"
-    while begun[1].tries < nodes.MOST_RESTARTS and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert [each.tries for each in begun] == [nodes.MOST_RESTARTS] * 2
+    nodes.on_nodes(tmp_path, _config(nodes=1, replicas=2), tmp_path / "train.server.log", {"model": model})
+    first, second = begun
+    first.death = "The server died"
+    wait_until(lambda: first.tries == nodes.MOST_RESTARTS)
+    second.death = "The server died"
+    wait_until(lambda: second.tries == nodes.MOST_RESTARTS)
+    time.sleep(0.1)  # in which it would be tried once more
+    assert (first.tries, second.tries) == (nodes.MOST_RESTARTS,) * 2
+    assert len(begun) == 2 + (0 if model == "broken again" else 2 * nodes.MOST_RESTARTS)
 
 
 def test_the_nodes_of_one_server_share_a_store_and_the_first_of_them_answers(

@@ -62,11 +62,7 @@ def test_a_server_elsewhere_is_given_the_weights_of_whoever_samples_from_it(
     serve: Serve, tiny_model: Path, tmp_path: Path
 ) -> None:
     seen: list[float] = []
-
-    def look(folder: Path) -> None:
-        seen.append(sum_of_norm(folder))
-
-    server = serve(Echo(look=look))
+    server = serve(Echo(look=lambda folder: seen.append(sum_of_norm(folder))))
     trained = make_tiny_model(tmp_path / "trained")
     weights = load_file(trained / "model.safetensors")
     save_file(weights | {"model.norm.weight": torch.full((128,), 2.0)}, trained / "model.safetensors")
@@ -80,6 +76,24 @@ def test_a_server_elsewhere_is_given_the_weights_of_whoever_samples_from_it(
     assert versions == ["initial"] * 3
     assert not (tmp_path / "log").exists(), "no server is started"
     assert [path.suffix for path in (tmp_path / "shared").iterdir()] == [".lock"], "the weights are gone"
+
+
+def test_given_weights_come_before_those_of_the_folder_which_have_the_type_that_the_engine_computes_in(
+    serve: Serve, tiny_model: Path, tmp_path: Path
+) -> None:
+    seen: list[dict[str, torch.Tensor]] = []
+    server = serve(Echo(look=lambda folder: seen.append(load_file(folder / "model.safetensors"))))
+    params, log = elsewhere(server.address, weights=tmp_path / "shared"), tmp_path / "log"
+    first, second = (StateTensors({"model.norm.weight": torch.full((128,), value)}) for value in (3.0, 4.0))
+    with open_engine(
+        tiny_model, params, log, dtype="float32", deterministic=False, weights=first, version="step_0"
+    ) as engine:
+        assert engine.generate(REQUESTS[:1], lockstep=False)[0].weight_version == "step_0"
+        engine.load(second, "step_1")
+        assert engine.generate(REQUESTS[:1], lockstep=False)[0].weight_version == "step_1"
+    with open_engine(tiny_model, params, log, dtype="bfloat16", deterministic=False):
+        assert [float(each["model.norm.weight"].sum()) for each in seen] == [3 * 128.0, 4 * 128.0, 128.0]
+        assert {tensor.dtype for tensor in seen[-1].values()} == {torch.bfloat16}
 
 
 @pytest.mark.nightly
@@ -130,19 +144,6 @@ def test_weights_that_a_server_was_started_with_take_no_memory_afterwards(
     with open_engine(tiny_model, params, tmp_path / "log", dtype="float32", deterministic=False, weights=weights):
         assert len(read) == 1
         assert not read[0].exists()
-
-
-def test_weights_for_a_server_elsewhere_have_the_type_that_the_engine_computes_in(
-    serve: Serve, tiny_model: Path, tmp_path: Path
-) -> None:
-    seen: list[torch.dtype] = []
-
-    def look(folder: Path) -> None:
-        seen.extend({tensor.dtype for tensor in load_file(folder / "model.safetensors").values()})
-
-    params = elsewhere(serve(Echo(look=look)).address, weights=tmp_path / "shared")
-    with open_engine(tiny_model, params, tmp_path / "log", dtype="bfloat16", deterministic=False):
-        assert seen == [torch.bfloat16]
 
 
 def test_a_server_elsewhere_without_a_folder_that_both_see_is_refused(tiny_model: Path, tmp_path: Path) -> None:

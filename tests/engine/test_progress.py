@@ -4,7 +4,6 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 
-import pytest
 from aiohttp import web
 
 from dagrpo.engine.errors import ServerError
@@ -88,21 +87,3 @@ def test_a_server_without_counts_fails_after_the_limit() -> None:
 
     (answered,) = asyncio.run(_ask(1, _stall, absent))
     assert isinstance(answered, ServerError)
-
-
-@pytest.mark.parametrize("answers", [0, 3])
-def test_a_server_that_dies_is_noticed_at_once(answers: int) -> None:
-    given = 0
-
-    async def answer(request: web.Request) -> web.Response:
-        nonlocal given
-        given += 1
-        if given <= answers:
-            return web.Response(body=b"{}")
-        assert request.transport is not None
-        request.transport.abort()
-        raise asyncio.CancelledError
-
-    found = asyncio.run(_ask(6, answer, _page(lambda: 0)))
-    assert sum(each == b"{}" for each in found) == answers
-    assert sum(isinstance(each, ServerError) and "no progress" not in str(each) for each in found) == 6 - answers

@@ -3,6 +3,7 @@
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -26,40 +27,39 @@ from dagrpo.utils.devices import VISIBLE
 TWO = sglang.Config(replicas=2, max_total_tokens=4096, request_timeout=120)
 
 
-def test_servers_share_the_gpus_of_the_policy_from_the_first_on() -> None:
-    assert gpus_of(sglang.Config(replicas=2), ["0", "1", "2"]) == ["0", "1"]
+TWO_DIVIDED = {"replicas": 2, "tensor_parallel": 2}
 
 
-def test_servers_with_gpus_to_themselves_have_the_last_ones() -> None:
-    assert gpus_of(sglang.Config(replicas=2, own_gpus=True), ["0", "1", "2"]) == ["1", "2"]
-    assert gpus_of(sglang.Config(own_gpus=True), ["4", "7"]) == ["7"]
+@pytest.mark.parametrize(
+    ("given", "visible", "reserved", "expected"),
+    [
+        ({"replicas": 2}, "012", 0, ["0", "1"]),  # those of the policy, from the first on
+        ({"replicas": 2, "own_gpus": True}, "012", 0, ["1", "2"]),  # the last ones
+        ({"own_gpus": True}, "47", 0, ["7"]),
+        ({"own_gpus": True}, "0123", 2, ["1"]),  # a reward model beside two servers of the policy
+        ({}, "01", 0, [None]),  # what its stage sees
+        ({"replicas": 2}, "", 0, [None, None]),
+        (TWO_DIVIDED, "01234", 0, ["0,1", "2,3"]),
+        (TWO_DIVIDED | {"own_gpus": True}, "01234", 0, ["1,2", "3,4"]),
+        ({"tensor_parallel": 2}, "478", 0, ["4,7"]),
+    ],
+)
+def test_servers_share_the_gpus_of_the_policy_or_have_the_last_ones(
+    given: dict[str, Any], visible: str, reserved: int, expected: list[str | None]
+) -> None:
+    assert gpus_of(sglang.Config.model_validate(given), [*visible], reserved) == expected
 
 
-def test_a_reward_model_with_gpus_to_itself_leaves_the_last_ones_to_the_policys_servers() -> None:
-    own = sglang.Config(own_gpus=True)
-    assert gpus_of(own, ["0", "1", "2", "3"], reserved=2) == ["1"]
-    with pytest.raises(UserError, match=r"1 are visible here .*, of which other servers have 1 to themselves"):
-        gpus_of(own, ["0"], reserved=1)
-
-
-def test_one_server_without_a_gpu_to_itself_sees_what_its_stage_sees() -> None:
-    assert gpus_of(sglang.Config(), ["0", "1"]) == [None]
-    assert gpus_of(TWO, []) == [None, None]
-
-
-def test_more_servers_than_gpus_are_refused() -> None:
-    with pytest.raises(
-        UserError,
-        match=r"replicas is 2 and tensor_parallel 2, which takes 4 GPUs, but 3 are visible here .*: lower one of the two\.",
-    ):
-        gpus_of(sglang.Config(replicas=2, tensor_parallel=2), ["0", "1", "2"])
-
-
-def test_a_server_that_divides_its_model_has_as_many_gpus_of_its_own() -> None:
-    two = sglang.Config(replicas=2, tensor_parallel=2)
-    assert gpus_of(two, ["0", "1", "2", "3", "4"]) == ["0,1", "2,3"]
-    assert gpus_of(two.model_copy(update={"own_gpus": True}), ["0", "1", "2", "3", "4"]) == ["1,2", "3,4"]
-    assert gpus_of(sglang.Config(tensor_parallel=2), ["4", "7", "8"]) == ["4,7"]
+@pytest.mark.parametrize(
+    ("given", "visible", "reserved", "words"),
+    [
+        (TWO_DIVIDED, "012", 0, "replicas is 2 and tensor_parallel 2, which takes 4 GPUs, but 3 are visible here"),
+        ({"own_gpus": True}, "0", 1, r"1 are visible here .*, of which other servers have 1 to themselves"),
+    ],
+)
+def test_more_servers_than_gpus_are_refused(given: dict[str, Any], visible: str, reserved: int, words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        gpus_of(sglang.Config.model_validate(given), [*visible], reserved)
 
 
 def test_training_takes_gpus_for_its_processes_and_for_servers_that_share_none_of_them() -> None:
@@ -121,16 +121,6 @@ def test_servers_that_nobody_can_give_separate_gpus_are_refused_and_not_put_on_t
 
 @pytest.mark.nightly
 @pytest.mark.server
-def test_two_servers_give_the_same_bits_twice(tiny_model: Path, tmp_path: Path) -> None:
-    requests, answers = batch(prompts=4, samples=4, max_new_tokens=12), []
-    for _ in range(2):
-        with open_engine(tiny_model, TWO, tmp_path / "log", dtype="float32", deterministic=True) as engine:
-            answers.append(engine.generate(requests, lockstep=True))
-    assert answers[0] == answers[1]
-
-
-@pytest.mark.nightly
-@pytest.mark.server
 def test_two_ranks_that_divide_a_model_give_the_same_bits_twice_and_hold_their_shares_of_new_weights(
     tiny_model: Path, tmp_path: Path
 ) -> None:
@@ -179,6 +169,7 @@ def test_two_servers_give_the_tokens_of_one_and_a_deterministic_run_ends_with_th
         open_engine(tiny_model, TWO, tmp_path / "train.server.log", dtype="float32", deterministic=True) as engine,
     ):
         together = engine.generate(requests, lockstep=True)
+        assert engine.generate(requests, lockstep=True) == together
         assert [each.token_ids for each in together] == [each.token_ids for each in alone]
         assert len(engine.digests()) == 2
         schedulers = [

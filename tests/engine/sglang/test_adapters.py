@@ -2,7 +2,8 @@
 
 import json
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,6 @@ class Serving:
         self.loaded = dict.fromkeys(left, "")
         self.version = "default"
         self.seen: list[tuple[dict[str, Any], dict[str, torch.Tensor]]] = []
-        self.forgets = True
         self.checksums: dict[str, str] = {}
 
     def __call__(self, path: str, body: dict[str, Any]) -> tuple[int, Any]:
@@ -50,7 +50,7 @@ class Serving:
                 )
             )
             self.loaded[body["lora_name"]] = body["lora_path"]
-        if path == "/unload_lora_adapter" and self.forgets:
+        if path == "/unload_lora_adapter":
             del self.loaded[body["lora_name"]]
         if path in ("/load_lora_adapter", "/unload_lora_adapter"):
             return 200, {"success": True, "loaded_adapters": self.loaded}
@@ -69,37 +69,29 @@ class Serving:
         return 200, [reply(prompt[-1], self.version) for prompt in body["input_ids"]]
 
 
-def _with_pool(
-    address: str | Sequence[str],
-    tmp_path: Path,
-    use: Callable[[ServerPool], None],
-    *,
-    serves_adapters: bool = True,
-    comes_back: bool = False,
-) -> None:
-    (tmp_path / "like").mkdir(exist_ok=True)
+@contextmanager
+def pool_at(
+    address: str | Sequence[str], folder: Path, *, serves_adapters: bool = True, comes_back: bool = False
+) -> Iterator[ServerPool]:
+    (folder / "like").mkdir(exist_ok=True)
     addresses = [address] if isinstance(address, str) else address
     endpoints = [Endpoint(address=each, comes_back=comes_back) for each in addresses]
     form: dict[str, Any] = {"adapters": FORM} if serves_adapters else {}
-    with pool_over(endpoints, tmp_path / "like", tmp_path / "weights", 5, **form) as pool:
-        use(pool)
+    with pool_over(endpoints, folder / "like", folder / "weights", 5, **form) as pool:
+        yield pool
 
 
-def test_a_version_that_somebody_has_removed_is_not_missed(tmp_path: Path) -> None:
+def test_a_version_that_somebody_has_removed_is_not_missed_and_a_folder_of_weights_that_has_gone_is_told(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "like").mkdir()
     with WeightsFolder(tmp_path / "like", tmp_path / "weights") as parent:
         folders = AdapterFolders(FORM, parent)
         shutil.rmtree(folders.write(_adapter(1.0), new_version("step_1")))
-        assert folders.write(_adapter(2.0), new_version("step_2")).is_dir()
-
-
-def test_a_folder_of_weights_that_has_gone_is_told(tmp_path: Path) -> None:
-    (tmp_path / "like").mkdir()
-    with WeightsFolder(tmp_path / "like", tmp_path / "weights") as parent:
-        folders = AdapterFolders(FORM, parent)
-        shutil.rmtree(folders.write(_adapter(1.0), new_version("step_1")).parent)
+        second = folders.write(_adapter(2.0), new_version("step_2"))
+        shutil.rmtree(second.parent)
         with pytest.raises(UserError, match="has gone while this run uses it: start again"):
-            folders.write(_adapter(2.0), new_version("step_2"))
+            folders.write(_adapter(2.0), new_version("step_3"))
 
 
 def _adapter(value: float) -> StateTensors:
@@ -112,13 +104,10 @@ def test_each_version_is_loaded_by_a_name_of_its_own_before_the_one_before_goes_
     script = Serving("left by somebody else")
     server = serve(script)
     folders: list[list[Path]] = []
-
-    def use(pool: ServerPool) -> None:
+    with pool_at(server.address, tmp_path) as pool:
         for step in range(2):
             pool.load(_adapter(step), f"step_{step}")
             folders.append([*tmp_path.glob("weights/*/step_*")])
-
-    _with_pool(server.address, tmp_path, use)
     weight_sync = ["/load_lora_adapter", "/unload_lora_adapter", "/update_weight_version", "/flush_cache?timeout=10.0"]
     assert server.paths == 2 * weight_sync
     names = [body["lora_name"] for path, body in server.asked if path == "/load_lora_adapter"]
@@ -137,14 +126,11 @@ def test_each_version_is_loaded_by_a_name_of_its_own_before_the_one_before_goes_
 
 def test_every_request_names_the_adapter_and_prompts_that_are_read_first_do_too(serve: Serve, tmp_path: Path) -> None:
     server = serve(Serving())
-
-    def use(pool: ServerPool) -> None:
+    with pool_at(server.address, tmp_path) as pool:
         pool.load(_adapter(0), "step_0")
         assert [each.weight_version for each in pool.generate([REQUEST, REQUEST], lockstep=True)] == ["step_0"] * 2
         asked = ScoringRequest(token_ids=(7, 8, 9), first=2)
         assert len(pool.score([asked], lockstep=True)) == 1
-
-    _with_pool(server.address, tmp_path, use)
     (name,) = {body["lora_name"] for path, body in server.asked if path == "/load_lora_adapter"}
     named = [(len(body["input_ids"]), body["lora_path"]) for path, body in server.asked if path == "/generate"]
     assert named == [(1, [name]), (2, [name, name]), (1, [name])]
@@ -152,14 +138,11 @@ def test_every_request_names_the_adapter_and_prompts_that_are_read_first_do_too(
 
 def test_an_answer_that_comes_when_somebody_else_has_loaded_weights_is_refused(serve: Serve, tmp_path: Path) -> None:
     script = Serving()
-
-    def use(pool: ServerPool) -> None:
+    with pool_at(serve(script).address, tmp_path) as pool:
         pool.load(_adapter(0), "step_0")
         script.version = "theirs"
         with pytest.raises(ServerError, match=r"answered with weights \['theirs'\] instead of 'step_0-"):
             pool.generate([REQUEST], lockstep=True)
-
-    _with_pool(serve(script).address, tmp_path, use)
 
 
 @pytest.mark.parametrize(
@@ -175,22 +158,18 @@ def test_a_server_that_was_started_again_unseen_starts_the_stage_again(
     ask: Callable[[ServerPool], object], serve: Serve, tmp_path: Path
 ) -> None:
     script = Serving()
-
-    def use(pool: ServerPool) -> None:
+    with pool_at(serve(script).address, tmp_path) as pool:
         pool.load(_adapter(0), "step_0")
         script.loaded.clear()
         with pytest.raises(ServerAway, match=r"has lost the adapter step_0-.*: it was started again"):
             ask(pool)
-
-    _with_pool(serve(script).address, tmp_path, use)
 
 
 def test_a_server_of_a_node_that_was_started_again_gets_the_next_adapter_before_its_next_request(
     serve: Serve, tmp_path: Path
 ) -> None:
     scripts = Serving(), Serving()
-
-    def use(pool: ServerPool) -> None:
+    with pool_at([serve(each).address for each in scripts], tmp_path, comes_back=True) as pool:
         pool.load(_adapter(0), "step_0")
         scripts[1].loaded.clear()
         requests = [REQUEST] * 2 * SLICE
@@ -200,43 +179,50 @@ def test_a_server_of_a_node_that_was_started_again_gets_the_next_adapter_before_
         scripts[0].loaded.clear()  # so that only the other one can answer
         assert {each.weight_version for each in pool.generate(requests, lockstep=False)} == {"step_1"}
 
-    _with_pool([serve(each).address for each in scripts], tmp_path, use, comes_back=True)
-
 
 def test_a_server_elsewhere_that_was_started_again_perhaps_with_other_weights_stays_away(
     serve: Serve, tmp_path: Path
 ) -> None:
     scripts = Serving(), Serving()
-
-    def use(pool: ServerPool) -> None:
+    servers = [serve(each) for each in scripts]
+    with pool_at([each.address for each in servers], tmp_path) as pool:
         for step in (0, 1, 2):
             pool.load(_adapter(step), f"step_{step}")
             scripts[1].loaded.clear()
         completions = pool.generate([REQUEST] * 2 * SLICE, lockstep=False)
         assert {each.weight_version for each in completions} == {"step_2"}
-
-    servers = [serve(each) for each in scripts]
-    _with_pool([each.address for each in servers], tmp_path, use)
     assert ["/generate" in server.paths for server in servers] == [True, False]
 
 
-def test_a_server_that_keeps_an_earlier_version_is_refused(serve: Serve, tmp_path: Path) -> None:
-    script = Serving("other")
-    script.forgets = False
+REFUSAL = {"rid": None, "success": False, "error_message": "LoRA is not enabled.", "loaded_adapters": None}
 
-    def use(pool: ServerPool) -> None:
-        with pytest.raises(ServerError, match=r"holds the adapters \['other', 'step_0-.*\] instead of step_0-"):
-            pool.load(_adapter(0), "step_0")
 
-    _with_pool(serve(script).address, tmp_path, use)
+NO_ANSWER = r"did not answer /load_lora_adapter as SGLang does"
+
+
+@pytest.mark.parametrize(
+    ("status", "answer", "words"),
+    [
+        *((200, {"loaded_adapters": names}, NO_ANSWER) for names in (None, "step")),
+        *((200, answer, NO_ANSWER) for answer in ([], {"success": True})),
+        (400, REFUSAL, r"refused /load_lora_adapter \(400\): LoRA is not enabled\."),
+        (200, {"loaded_adapters": {"other": ""}}, r"holds the adapters \['other'\] instead of step_0-"),
+    ],
+)
+def test_a_server_that_does_not_say_that_it_holds_the_adapter_alone_is_refused(
+    status: int, answer: Any, words: str, serve: Serve, tmp_path: Path
+) -> None:
+    server = serve(lambda path, body: (status, answer))
+    with pool_at(server.address, tmp_path) as pool, pytest.raises(ServerError, match=words):
+        pool.load(_adapter(0), "step_0")
 
 
 def test_digests_of_the_version_that_was_handed_over_are_reported_and_of_any_other_one_refused(
     serve: Serve, tmp_path: Path
 ) -> None:
     script = Serving()
-
-    def use(pool: ServerPool) -> None:
+    address = serve(script).address
+    with pool_at(address, tmp_path) as pool:
         pool.load(_adapter(0), "step_0")
         (name,) = script.loaded
         script.checksums = {f"{name}:{NAME}": "1", "model.norm.weight": "2"}
@@ -246,38 +232,8 @@ def test_digests_of_the_version_that_was_handed_over_are_reported_and_of_any_oth
             ServerError, match=rf"holds {name}:base_model.* a tensor of an adapter that this run has not loaded"
         ):
             pool.digests()
-
-    _with_pool(serve(script).address, tmp_path, use)
-
-
-def test_weights_that_are_handed_over_whole_may_lie_beside_an_adapter_that_an_earlier_run_has_left(
-    serve: Serve, tmp_path: Path
-) -> None:
-    script = Serving("step_9-of-an-earlier-run")
-    script.checksums = {f"step_9-of-an-earlier-run:{NAME}": "1", "model.norm.weight": "2"}
-
-    def use(pool: ServerPool) -> None:
+    with pool_at(address, tmp_path, serves_adapters=False) as pool:  # beside what an earlier run has left
         assert pool.digests() == [SGLangWeights(({"model.norm.weight": "2"},))]
-
-    _with_pool(serve(script).address, tmp_path, use, serves_adapters=False)
-
-
-@pytest.mark.parametrize("answer", [[], {"success": True}, {"loaded_adapters": None}, {"loaded_adapters": "step"}])
-def test_a_server_that_does_not_tell_its_adapters_is_refused(answer: Any, serve: Serve, tmp_path: Path) -> None:
-    def use(pool: ServerPool) -> None:
-        with pytest.raises(ServerError, match=r"did not answer /load_lora_adapter as SGLang does"):
-            pool.load(_adapter(0), "step_0")
-
-    _with_pool(serve(lambda path, body: (200, answer)).address, tmp_path, use)
-
-
-def test_a_refusal_to_load_says_why(serve: Serve, tmp_path: Path) -> None:
-    def use(pool: ServerPool) -> None:
-        with pytest.raises(ServerError, match=r"refused /load_lora_adapter \(400\): LoRA is not enabled\."):
-            pool.load(_adapter(0), "step_0")
-
-    refusal = {"rid": None, "success": False, "error_message": "LoRA is not enabled.", "loaded_adapters": None}
-    _with_pool(serve(lambda path, body: (400, refusal)).address, tmp_path, use)
 
 
 def test_a_server_is_started_with_room_for_one_adapter_of_this_form() -> None:

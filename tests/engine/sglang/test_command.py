@@ -1,6 +1,6 @@
+import argparse
 import json
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -116,47 +116,6 @@ def test_the_driver_that_the_user_put_on_the_library_path_stays_before_the_cuda_
     assert server_environment(inherited, tmp_path, "cuda")["LD_LIBRARY_PATH"] == inherited["LD_LIBRARY_PATH"]
 
 
-def test_a_server_on_a_cpu_computes_with_as_many_threads_as_it_is_told(tmp_path: Path) -> None:
-    pairs: tuple[tuple[Kind, int], ...] = (("cpu", 1), ("cpu", 4), ("cuda", 4))
-    one, four, gpu = (server_environment({}, tmp_path, device, threads=threads) for device, threads in pairs)
-    assert {name: value for name, value in four.items() if one[name] != value} == {
-        "OMP_NUM_THREADS": "4",
-        "MKL_NUM_THREADS": "4",
-    }
-    assert "OMP_NUM_THREADS" not in gpu
-
-
-@pytest.mark.nightly
-def test_sglang_knows_every_flag_of_a_gpu_server(tmp_path: Path) -> None:
-    """By its own parser: nothing here starts such a server."""
-    engine = ENGINE.model_copy(update={"release_memory": True})
-    commands = [
-        command(tmp_path, device="cuda", engine=engine, pictures=True, deterministic=each) for each in (True, False)
-    ]
-    done = subprocess.run([sys.executable, "-c", FLAGS], input=json.dumps(commands), **TOLD)
-    assert done.returncode == 0, done.stderr[-2000:]
-    first, *rest = json.loads(done.stdout.splitlines()[-1])
-    assert first == {"saver": True, "deterministic": True, "tokens": 2048, "version": "v-1", "dtype": "bfloat16"}
-    assert [each["deterministic"] for each in rest] == [False]
-
-
-FLAGS = """
-import argparse, json, sys
-from sglang.srt.server_args import ServerArgs
-parser = argparse.ArgumentParser()
-ServerArgs.add_cli_args(parser)
-read = [parser.parse_args(command[3:]) for command in json.load(sys.stdin)]
-print(json.dumps([{
-    "saver": each.enable_memory_saver,
-    "deterministic": each.enable_deterministic_inference,
-    "tokens": each.max_total_tokens,
-    "version": each.weight_version,
-    "dtype": each.dtype,
-} for each in read]))
-"""
-TOLD: dict[str, Any] = {"capture_output": True, "text": True, "check": False}
-
-
 def test_what_a_vision_tower_made_is_kept_only_where_it_stays_right_and_changes_no_bits() -> None:
     kept = {"SGLANG_VLM_CACHE_SIZE_MB": "0"}
     together = {"SGLANG_ENABLE_COLOCATED_BATCH_GEN": "1"}
@@ -167,11 +126,15 @@ def test_what_a_vision_tower_made_is_kept_only_where_it_stays_right_and_changes_
 
 
 def test_the_environment_switches_the_cpu_path_on_without_a_gpu_only(tmp_path: Path) -> None:
+    from sglang.srt.environ import envs
+
+    assert hasattr(envs, "SGLANG_DIAG_BYPASS_HEALTH_GENERATE"), "else a health check samples a token"
     inherited = {"HOME": "/home/me", "PYTHONDONTWRITEBYTECODE": "1"} | dict.fromkeys(READ_BY_LIBRARIES, "8")
     cpu, gpu = (server_environment(inherited, tmp_path, device=device) for device in DEVICES)
-    assert cpu["SGLANG_USE_CPU_ENGINE"] == "1"
+    assert (cpu["SGLANG_USE_CPU_ENGINE"], "SGLANG_USE_CPU_ENGINE" in gpu) == ("1", False)
     assert {cpu[name] for name in READ_BY_LIBRARIES} == {"1"}, "a thread of theirs would forbid to fork"
-    assert "SGLANG_USE_CPU_ENGINE" not in gpu
+    four = server_environment(inherited, tmp_path, "cpu", threads=4)
+    assert {name for name, value in four.items() if cpu[name] != value} == {"OMP_NUM_THREADS", "MKL_NUM_THREADS"}
     kept = {name: int(value) for name, value in cpu.items() if name.startswith("MALLOC_")}
     assert kept["MALLOC_MMAP_THRESHOLD_"] < kept["MALLOC_TRIM_THRESHOLD_"], (
         "else memory that is freed is given back at once"
@@ -181,7 +144,41 @@ def test_the_environment_switches_the_cpu_path_on_without_a_gpu_only(tmp_path: P
     for environment in (cpu, gpu):
         assert environment["HOME"] == "/home/me"
         assert environment["HF_HUB_OFFLINE"] == "1"
+        assert environment["SGLANG_DIAG_BYPASS_HEALTH_GENERATE"] == "1"
         assert "PYTHONDONTWRITEBYTECODE" not in environment
+
+
+def sglang_flags() -> dict[str, Any]:
+    """The flags of SGLang's own parser, which takes the lines that `parse` makes."""
+    from sglang.srt.server_args import ServerArgs
+
+    parser = argparse.ArgumentParser()
+    ServerArgs.add_cli_args(parser)
+    return {name: action for action in parser._actions for name in action.option_strings} | {"parse": parser.parse_args}
+
+
+def test_further_flags_of_sglang_come_last_are_of_its_own_parser_and_any_other_is_refused() -> None:
+    actions = sglang_flags()
+    for name, kind in sglang.ARGUMENTS.items():
+        assert (actions[f"--{name}"].nargs == 0) == (kind is bool), name
+    values = {bool: True, int: 3, float: 0.5}
+    arguments = {
+        name: values.get(kind, "lru" if name == "radix-eviction-policy" else "info")
+        for name, kind in sglang.ARGUMENTS.items()
+    }
+    arguments |= dict.fromkeys(("watchdog-timeout", "soft-watchdog-timeout"), 4)
+    config = sglang.Config.model_validate({"arguments": arguments | {"enable-mscclpp": False}})
+    line = [*_further_flags(config.arguments)]
+    assert "--enable-mscclpp" not in line
+    assert len(line) == len(arguments) - 1
+    actions["parse"](["--model-path", "m", *line])
+    for name in {each.removeprefix("--") for each in actions} - {*sglang.ARGUMENTS}:
+        with pytest.raises(ValueError, match="Remove it"):
+            sglang.Config.model_validate({"arguments": {name: True}})
+    mistyped = (("mem-fraction-static", "much"), ("mem-fraction-static", True), ("max-prefill-tokens", True))
+    for name, value in (*mistyped, ("disable-radix-cache", 1)):
+        with pytest.raises(ValueError, match="SGLang reads a"):
+            sglang.Config.model_validate({"arguments": {name: value}})
 
 
 def test_a_server_meets_its_own_processes_in_a_private_file_and_over_loopback_whatever_the_host_says(
@@ -217,15 +214,6 @@ def test_what_sglang_logs_of_its_settings_is_without_the_api_key(tmp_path: Path)
     assert done.stderr.rstrip().endswith("] server_args={'api_key': '***', 'port': 1} ***")
 
 
-def test_a_server_is_told_to_sample_nothing_for_a_health_check_in_words_that_sglang_knows(tmp_path: Path) -> None:
-    """SGLang exempts all paths under /health from its key, and by default answers them by sampling a token."""
-    from sglang.srt.environ import envs
-
-    environment = server_environment({}, tmp_path, "cuda")
-    assert environment["SGLANG_DIAG_BYPASS_HEALTH_GENERATE"] == "1"
-    assert hasattr(envs, "SGLANG_DIAG_BYPASS_HEALTH_GENERATE")
-
-
 def test_further_flags_of_sglang_come_last_and_are_of_its_own_parser(tmp_path: Path) -> None:
     import argparse
 
@@ -248,31 +236,3 @@ def test_further_flags_of_sglang_come_last_and_are_of_its_own_parser(tmp_path: P
     assert "--enable-mscclpp" not in line
     assert len(line) == len(arguments) - 1
     parser.parse_args(["--model-path", "m", *line])
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "says"),
-    [
-        ("cuda-graph-max-bs", 8, "nearest one is `cuda-graph-max-bs-"),
-        ("mem-fraction-static", "much", "reads a float"),
-        ("mem-fraction-static", True, "reads a float"),
-        ("max-prefill-tokens", True, "reads a int"),
-        ("disable-radix-cache", 1, "reads a bool"),
-    ],
-)
-def test_an_unknown_flag_and_a_value_of_another_type_are_refused(name: str, value: Any, says: str) -> None:
-    with pytest.raises(ValueError, match=re.escape(says)):
-        sglang.Config.model_validate({"arguments": {name: value}})
-
-
-def test_every_other_flag_of_sglang_is_refused() -> None:
-    import argparse
-
-    from sglang.srt.server_args import ServerArgs
-
-    parser = argparse.ArgumentParser()
-    ServerArgs.add_cli_args(parser)
-    names = {name.removeprefix("--") for action in parser._actions for name in action.option_strings}
-    for name in sorted(names - {*sglang.ARGUMENTS}):
-        with pytest.raises(ValueError, match="Remove it"):
-            sglang.Config.model_validate({"arguments": {name: True}})

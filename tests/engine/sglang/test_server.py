@@ -33,25 +33,18 @@ WaitUntil = Callable[[Callable[[], bool]], None]
 
 
 @pytest.mark.server
-def test_the_api_key_is_needed_and_stands_on_no_command_line(server: SGLangServer, tiny_model: Path) -> None:
+def test_a_server_that_has_sampled_needs_its_key_which_stands_in_no_log_or_command_line_and_listens_on_loopback(
+    server: SGLangServer, pool: ServerPool, tiny_model: Path
+) -> None:
+    pool.generate(batch(prompts=1), lockstep=True)
     stranger = replace(server.endpoint, api_key="wrong")
-    with pool_over([stranger], tiny_model) as pool, pytest.raises(ServerError, match=r"[Uu]nauthorized"):
-        pool.generate(batch(prompts=1), lockstep=False)
+    with pool_over([stranger], tiny_model) as other, pytest.raises(ServerError, match=r"[Uu]nauthorized"):
+        other.generate(batch(prompts=1), lockstep=False)
     family = [psutil.Process(server.process.pid), *psutil.Process(server.process.pid).children(recursive=True)]
     assert not any(server.api_key in part for process in family for part in process.cmdline())
-
-
-@pytest.mark.server
-def test_the_log_has_the_settings_and_not_the_api_key(server: SGLangServer, pool: ServerPool) -> None:
-    pool.generate(batch(prompts=1), lockstep=True)
     log = server.process.log.read_text()
     assert "'api_key': '***'" in log
     assert server.api_key not in log
-
-
-@pytest.mark.server
-def test_a_server_that_has_sampled_listens_on_loopback_alone(server: SGLangServer, pool: ServerPool) -> None:
-    pool.generate(batch(prompts=1), lockstep=True)
     assert any(server.address.rpartition(":")[2] in one for one in open_sockets(server.process.pid))
     assert beyond_loopback(server.process.pid) == []
 

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import pytest
@@ -15,7 +15,7 @@ from dagrpo.engine import sglang
 from dagrpo.engine.errors import ServerError
 from dagrpo.engine.sglang import server as server_module
 from dagrpo.engine.sglang.server import SGLangServer
-from dagrpo.engine.sglang.startup import StartLimit
+from dagrpo.engine.sglang.startup import StartLimit, phase_in
 
 # ninja for some seconds, then answers; or never answers.
 STAND_IN = """
@@ -86,19 +86,31 @@ def _somebody_compiles(starter: str, folder: Path) -> Iterator[None]:
 
 
 @pytest.mark.nightly
+@pytest.mark.parametrize(("starter", "is_a_server"), [("sglang.launch_server", True), ("make", False)])
 def test_the_limit_does_not_run_while_another_server_compiles_what_this_one_may_wait_for(
-    monkeypatch: pytest.MonkeyPatch, tiny_model: Path, tmp_path: Path
+    starter: str, is_a_server: bool, monkeypatch: pytest.MonkeyPatch, tiny_model: Path, tmp_path: Path
 ) -> None:
-    with _somebody_compiles("sglang.launch_server", tmp_path / "other"):
+    refused = pytest.raises(ServerError, match="was not ready after 2 s")
+    with _somebody_compiles(starter, tmp_path / "other"), nullcontext() if is_a_server else refused:
         _start(monkeypatch, tiny_model, tmp_path, "waits", str(tmp_path))
 
 
-@pytest.mark.nightly
-def test_what_no_server_compiles_leaves_the_limit_running(
-    monkeypatch: pytest.MonkeyPatch, tiny_model: Path, tmp_path: Path
-) -> None:
-    with _somebody_compiles("make", tmp_path / "other"), pytest.raises(ServerError, match="was not ready after 2 s"):
-        _start(monkeypatch, tiny_model, tmp_path, "waits", str(tmp_path))
+@pytest.mark.parametrize(
+    ("text", "phase"),
+    [
+        (None, "importing its packages"),
+        ("UserWarning: Triton is not supported\n", "importing its packages"),
+        ("server_args={'model_path': 'm'}\n[03:32:47] Load weight begin. avail mem=19.20 GB\n", "loading weights"),
+        ("Load weight begin.\nLoad weight end. elapsed=0.02 s\n", "setting up its cache"),
+        ("Load weight end.\nCapture cuda graph begin.\n", "capturing CUDA graphs"),
+        ("Load weight end.\nThe server is fired up and ready to roll!\n", "answering"),
+    ],
+)
+def test_the_latest_phase_of_the_log_is_told(tmp_path: Path, text: str | None, phase: str) -> None:
+    log = tmp_path / "server.log"
+    if text is not None:
+        log.write_text(text)
+    assert phase_in(log) == phase
 
 
 def test_a_compiler_that_hangs_ends_the_start_with_what_to_do(

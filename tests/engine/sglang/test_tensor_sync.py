@@ -5,9 +5,8 @@ import shutil
 import threading
 from base64 import b64decode
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,7 +20,7 @@ from safetensors.torch import load_file
 from tests.engine.batches import batch
 from tests.engine.conftest import Serve
 from tests.engine.pools import STARTED_WITH, pool_over
-from tests.engine.scripted import Echo
+from tests.engine.scripted import Echo, Script
 from torch.distributed.distributed_c10d import _world
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -61,38 +60,36 @@ class CountedTensors(StateTensors):
         return super().read(name)
 
 
-@dataclass(frozen=True)
-class Opened:
-    """What a server makes of a bucket."""
-
-    tensors: dict[str, torch.Tensor]
-    bytes: int
-    is_last: bool
-
-
-def opened(bucket: Bucket) -> Opened:
-    """The bucket by SGLang's unpickler, copied, and closed again."""
+def opened(bucket: Bucket) -> tuple[dict[str, torch.Tensor], int]:
+    """The tensors and bytes of a bucket by SGLang's unpickler, copied, and closed again."""
     ((handle,),) = bucket.payloads([0])
     assert len(handle) < 4096, "handles travel, not values"
     common = pytest.importorskip("sglang.srt.utils.common")
     read = common.MultiprocessingSerializer.deserialize(b64decode(handle))
     flat = read["flattened_tensor"].clone()
-    tensors = {
-        part.name: flat[part.start_idx : part.end_idx].view(part.dtype).reshape(part.shape) for part in read["metadata"]
-    }
-    return Opened(tensors, flat.numel(), bucket.is_last)
+    parts = read["metadata"]
+    return {each.name: flat[each.start_idx : each.end_idx].view(each.dtype).reshape(each.shape) for each in parts}, len(
+        flat
+    )
 
 
 @pytest.mark.parametrize(("most", "count"), [(1 << 20, 1), (150, 2), (1, 4)])
 def test_every_tensor_is_read_once_and_lies_unchanged_in_one_bucket(most: int, count: int) -> None:
     weights = CountedTensors(STATE)
-    filled = [opened(bucket) for bucket in buckets(weights, SharedMemory(CPU), most=most)]
+    cut = [(bucket.is_last, *opened(bucket)) for bucket in buckets(weights, SharedMemory(CPU), most=most)]
     assert weights.names == [*STATE]
-    assert [bucket.is_last for bucket in filled] == [False] * (count - 1) + [True]
-    found = {name: tensor for bucket in filled for name, tensor in bucket.tensors.items()}
+    assert [is_last for is_last, _, _ in cut] == [False] * (count - 1) + [True]
+    found = {name: tensor for _, tensors, _ in cut for name, tensor in tensors.items()}
     assert all(torch.equal(found[name], tensor) and found[name].dtype == tensor.dtype for name, tensor in STATE.items())
-    assert all(bucket.bytes <= most or len(bucket.tensors) == 1 for bucket in filled)
-    assert sum(bucket.bytes for bucket in filled) < total_bytes(weights) + 16 * len(STATE)
+    assert all(size <= most or len(tensors) == 1 for _, tensors, size in cut)
+    assert sum(size for _, _, size in cut) < total_bytes(weights) + 16 * len(STATE)
+
+
+@contextmanager
+def pool_at(serve: Serve, folder: Path, *scripts: Script, **options: Any) -> Iterator[ServerPool]:
+    endpoints = [Endpoint(address=serve(script).address) for script in scripts]
+    with pool_over(endpoints, folder, folder / "weights", 5, **options) as pool:
+        yield pool
 
 
 def test_shared_memory_without_room_for_a_bucket_is_refused_before_it_is_written(
@@ -110,16 +107,17 @@ def test_shared_memory_without_room_for_a_bucket_is_refused_before_it_is_written
 
 
 def test_a_server_that_refuses_a_bucket_is_not_given_the_new_version(serve: Serve, tmp_path: Path) -> None:
+    asked: list[str] = []
+
     def refuse(path: str, body: dict[str, Any]) -> tuple[int, Any]:
+        asked.append(path)
         refused = path == "/update_weights_from_tensor"
         return (400, {"success": False, "message": "no room"}) if refused else Echo()(path, body)
 
-    server = serve(refuse)
-    cut = partial(buckets, memory=SharedMemory(CPU))
-    with pool_over([Endpoint(address=server.address)], tmp_path, tmp_path / "weights", 5, buckets=cut) as pool:
+    with pool_at(serve, tmp_path, refuse, buckets=partial(buckets, memory=SharedMemory(CPU))) as pool:
         with pytest.raises(ServerError, match=r"refused /update_weights_from_tensor .*no room"):
             pool.load(StateTensors(STATE), "step_1")
-        assert server.paths == ["/begin_weight_update", "/update_weights_from_tensor"]
+        assert asked == ["/begin_weight_update", "/update_weights_from_tensor"]
         with pytest.raises(ServerError):  # it answers with the weights of before
             pool.generate(batch(prompts=1, samples=1), lockstep=False)
 
@@ -134,8 +132,7 @@ def test_a_server_that_has_left_its_gpu_has_room_for_its_cache_again_once_the_bu
         return 200, {"success": True}
 
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: asked.append("freed here"))
-    endpoint, cut = Endpoint(address=serve(answer).address), partial(buckets, memory=SharedMemory(CPU))
-    with pool_over([endpoint], tmp_path, tmp_path / "weights", 5, leaves=True, buckets=cut) as pool:
+    with pool_at(serve, tmp_path, answer, leaves=True, buckets=partial(buckets, memory=SharedMemory(CPU))) as pool:
         pool.release_memory()
         asked.clear()
         pool.load(StateTensors(STATE), "step_1")
@@ -150,53 +147,53 @@ def test_a_server_that_has_left_its_gpu_has_room_for_its_cache_again_once_the_bu
     ]
 
 
-def test_servers_that_went_or_came_back_form_a_new_group(
+class Member(Echo):
+    """Server of a group, which remembers the ranks and groups that it is told; it refuses paths that begin with `refuses`."""
+
+    def __init__(self, *, forgets: bool) -> None:
+        super().__init__()
+        self.forgets, self.refuses = forgets, "nothing"
+        self.joined: list[int] = []
+        self.left: list[str] = []
+
+    def __call__(self, path: str, body: dict[str, Any]) -> tuple[int, Any]:
+        if path == "/init_weights_update_group":
+            self.joined.append(body["rank_offset"])
+        if path == "/destroy_weights_update_group":
+            self.left.append(body["group_name"])
+            return (400, {"message": "it does not exist"}) if self.forgets else (200, {"success": True})
+        return (400, {"message": "no such group"}) if path.startswith(self.refuses) else super().__call__(path, body)
+
+
+def test_servers_that_went_or_came_back_form_a_new_group_and_one_that_knows_no_group_starts_the_stage_again(
     serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     formed: list[int] = []
-    joined: list[tuple[int, int]] = []  # server, rank
-    left: list[tuple[int, str]] = []  # server, group
-    away: set[int] = set()
 
-    class FakeGroup:
-        @contextmanager
-        def formed(self, servers: int) -> Iterator[Mapping[str, Any]]:
-            formed.append(servers)
-            yield {"group_name": f"{len(formed)}"}
+    @contextmanager
+    def form(servers: int) -> Iterator[Mapping[str, Any]]:
+        formed.append(servers)
+        yield {"group_name": f"{len(formed)}"}
 
-        def rank_of(self, server: int) -> int:
-            return 1 + 2 * server
-
-    def answers(number: int) -> Callable[[str, dict[str, Any]], tuple[int, Any]]:
-        def answer(path: str, body: dict[str, Any]) -> tuple[int, Any]:
-            if path == "/init_weights_update_group":
-                joined.append((number, body["rank_offset"]))
-            if path == "/destroy_weights_update_group":
-                left.append((number, body["group_name"]))
-                return (200, {"success": True}) if number else (400, {"message": "it does not exist"})
-            return (500, {}) if number in away else Echo()(path, body)
-
-        return answer
-
-    endpoints = [Endpoint(address=serve(answers(number)).address) for number in range(2)]
-    unheard = BroadcastGroup("127.0.0.1", CPU, 5)
-    monkeypatch.setattr(unheard, "broadcast", lambda flat: None)
-    options = {"buckets": unheard.buckets, "group": FakeGroup()}
-    with pool_over(endpoints, tmp_path, tmp_path / "weights", 5, **options) as pool:
+    group = BroadcastGroup("127.0.0.1", CPU, 5, ranks_each=2)
+    monkeypatch.setattr(group, "formed", form)
+    monkeypatch.setattr(group, "broadcast", lambda flat: None)
+    first, second = Member(forgets=True), Member(forgets=False)
+    with pool_at(serve, tmp_path, first, second, buckets=group.buckets, group=group) as pool:
         for step in (1, 2):
             pool.load(StateTensors(STATE), f"step_{step}")
-        assert (formed, sorted(joined)) == ([2], [(0, 1), (1, 3)])
-        assert left == []
-        away.add(0)
+        assert (formed, first.joined, second.joined, second.left) == ([2], [1], [3], [])
+        first.refuses = "/"
         pool._give_up(0, ServerAway("gone"))
         pool.load(StateTensors(STATE), "step_3")
-        assert left == [(1, "1")]
-        away.clear()
+        assert (formed, second.joined, second.left) == ([2, 1], [3, 1], ["1"])
+        first.refuses = "nothing"
         pool.load(StateTensors(STATE), "step_4")
-        assert formed == [2, 1, 2]
-        assert joined[2:3] == [(1, 1)]
-        assert sorted(joined[3:]) == [(0, 1), (1, 3)]
-        assert sorted(left[1:]) == [(0, "2"), (1, "2")]
+        assert (formed, first.joined, second.joined) == ([2, 1, 2], [1, 1], [3, 1, 3])
+        assert (first.left, second.left) == (["2"], ["1", "2"])
+        second.refuses = "/update_weights_from_distributed"
+        with pytest.raises(ServerAway, match=r"refused /update_weights_from_distributed \(400\): no such group"):
+            pool.load(StateTensors(STATE), "step_5")
 
 
 def test_a_new_group_of_the_trainer_takes_the_place_of_the_one_before() -> None:
@@ -229,34 +226,6 @@ def test_any_failure_of_a_broadcast_is_that_of_the_sync(monkeypatch: pytest.Monk
     monkeypatch.setattr(group, "broadcast", fail)
     with pytest.raises(ServerAway, match="Weights could not be sent to all servers: no tensor"), bucket.sent():
         pass
-
-
-def test_a_server_that_was_started_again_unseen_and_knows_no_group_starts_the_stage_again(
-    serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    @contextmanager
-    def formed(servers: int) -> Iterator[Mapping[str, Any]]:
-        yield {"group_name": "1"}
-
-    started_again: set[int] = set()
-
-    def answers(number: int) -> Callable[[str, dict[str, Any]], tuple[int, Any]]:
-        def answer(path: str, body: dict[str, Any]) -> tuple[int, Any]:
-            refused = path == "/update_weights_from_distributed" and number in started_again
-            return (400, {"message": "no such group"}) if refused else Echo()(path, body)
-
-        return answer
-
-    group = BroadcastGroup("127.0.0.1", CPU, 5)
-    monkeypatch.setattr(group, "formed", formed)
-    monkeypatch.setattr(group, "broadcast", lambda flat: None)
-    endpoints = [Endpoint(address=serve(answers(number)).address) for number in range(2)]
-    options = {"buckets": group.buckets, "group": group}
-    with pool_over(endpoints, tmp_path, tmp_path / "weights", 5, **options) as pool:
-        pool.load(StateTensors(STATE), "step_1")
-        started_again.add(1)
-        with pytest.raises(ServerAway, match=r"refused /update_weights_from_distributed \(400\): no such group"):
-            pool.load(StateTensors(STATE), "step_2")
 
 
 def test_sglang_finds_tensors_of_all_types_in_a_broadcast() -> None:
@@ -324,22 +293,14 @@ class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return function(*arguments, **(options or {}))
 
 
-class Unhandled(SharedMemory):
-    """Memory that cannot be shared: a server gets no handle."""
-
-    def hold(self, specs: Mapping[str, TensorSpec], read: Callable[[str], torch.Tensor]) -> str | None:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(tensor_sync, "_handle", lambda flat, parts: None)
-            return super().hold(specs, read)
-
-
 @pytest.mark.parametrize("count", [2, 8])
-def test_weights_on_a_device_are_cast_once_and_copied_once_on_it(count: int) -> None:
+def test_weights_on_a_device_are_cast_once_and_copied_once_on_it(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """On the device meta, where anything that left it or waited for it would raise."""
+    monkeypatch.setattr(tensor_sync, "_handle", lambda flat, parts: None)
     masters = StateTensors({f"w{number}": torch.empty(100, 7, device="meta") for number in range(count)})
-    weights = CastTensors(masters, torch.bfloat16)
+    weights, memory = CastTensors(masters, torch.bfloat16), SharedMemory(torch.device("meta"))
     with Operations() as seen:
-        filled = [bucket.payloads([0]) for bucket in buckets(weights, Unhandled(torch.device("meta")), most=3000)]
+        filled = [bucket.payloads([0]) for bucket in buckets(weights, memory, most=3000)]
     assert len(filled) == count // 2
     assert (seen.names["_to_copy"], seen.names["copy_"]) == (count, count)
     assert seen.written == total_bytes(weights)
@@ -373,12 +334,9 @@ def test_tensors_are_shared_where_the_server_has_the_gpu_of_the_policy_or_the_us
 @pytest.mark.parametrize(
     ("given", "ranks", "shared"),
     [
-        ({}, 4, True),
         ({"replicas": 4}, 4, True),
-        ({"replicas": 2, "tensor_parallel": 2}, 4, True),
         ({"replicas": 2, "tensor_parallel": 2, "weight_sync": "tensors"}, 5, True),
-        ({"replicas": 4}, 3, False),
-        ({"replicas": 2, "tensor_parallel": 2}, 2, False),
+        ({"replicas": 2, "tensor_parallel": 2}, 3, False),
         ({"replicas": 4, "weight_sync": "folder"}, 4, False),
         ({"replicas": 4, "own_gpus": True}, 4, False),
         ({"nodes": 1}, 4, False),
@@ -389,17 +347,6 @@ def test_each_gpu_of_a_server_needs_a_rank_that_allocates_for_it(
     given: dict[str, Any], ranks: int, shared: bool
 ) -> None:
     assert may_share_memory(sglang.Config.model_validate(given), ranks) is shared
-
-
-def test_expandable_segments_leave_the_folder_and_are_named_to_who_asks_for_tensors(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "garbage_collection_threshold:0.8,expandable_segments:True")
-    assert device_of_sync(sglang.Config(), StateTensors(STATE)) is None
-    with pytest.raises(UserError, match="expandable segments"):
-        device_of_sync(sglang.Config(weight_sync="tensors"), None)
 
 
 class SharedStorage:
@@ -437,39 +384,39 @@ def test_a_gpu_whose_memory_cannot_be_shared_leaves_the_folder_and_is_named_to_w
     line = " ".join(capfd.readouterr().err.split())
     assert "as files, and not by CUDA IPC" in line
     assert "(cudaMallocAsync does not yet support shareIpcHandle.)" in line
+    tensors = sglang.Config(weight_sync="tensors")
     with pytest.raises(UserError, match=r"weight_sync is tensors, but torch cannot share memory of this GPU"):
-        device_of_sync(sglang.Config(weight_sync="tensors"), None)
+        device_of_sync(tensors, None)
+    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "garbage_collection_threshold:0.8,expandable_segments:True")
+    assert device_of_sync(sglang.Config(), StateTensors(STATE)) is None
+    with pytest.raises(UserError, match="expandable segments"):
+        device_of_sync(tensors, None)
 
 
-def test_trying_to_share_memory_of_a_gpu_keeps_none_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_of_a_gpu_is_tried_only_where_weights_will_travel_and_given_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     released = _share_on_a_gpu(None, monkeypatch)
+    assert device_of_sync(sglang.Config(), None) is None  # the server keeps its weights
+    assert released == []
     assert device_of_sync(sglang.Config(), StateTensors(STATE)) == torch.device("cuda", 0)
     assert released == [(b"counter", 64)]
 
 
-def test_nothing_is_tried_on_the_gpu_for_a_server_that_keeps_its_weights(monkeypatch: pytest.MonkeyPatch) -> None:
-    released = _share_on_a_gpu(None, monkeypatch)
-    assert device_of_sync(sglang.Config(), None) is None
-    assert released == []
-
-
-@pytest.mark.parametrize(
-    "elsewhere", [{"servers": ["http://127.0.0.1:1"]}, {"own_gpus": True}, {"own_gpus": True, "replicas": 2}]
-)
+@pytest.mark.parametrize("elsewhere", [{"servers": ["http://127.0.0.1:1"]}, {"own_gpus": True}, {"nodes": 1}])
 def test_tensors_for_servers_that_cannot_open_them_are_refused(elsewhere: dict[str, Any]) -> None:
     with pytest.raises(ValidationError, match="weight_sync is tensors"):
         sglang.Config.model_validate({"weight_sync": "tensors"} | elsewhere)
 
 
-@pytest.mark.parametrize("most", [1, 1 << 20])
-def test_shared_memory_of_a_sync_is_gone_once_both_sides_have_closed_it(most: int) -> None:
+def test_shared_memory_of_a_sync_is_gone_once_both_sides_have_closed_it() -> None:
     common = pytest.importorskip("sglang.srt.utils.common")
 
     def shared() -> set[str]:
         return {path.name for path in Path("/dev/shm").glob(f"torch_{os.getpid()}_*")}
 
     before = shared()
-    for bucket in buckets(StateTensors(STATE), SharedMemory(CPU), most=most):
+    for bucket in buckets(StateTensors(STATE), SharedMemory(CPU), most=1):
         ((handle,),) = bucket.payloads([0])
         opened_there = common.MultiprocessingSerializer.deserialize(b64decode(handle))
         assert len(shared() - before) == 1
