@@ -11,7 +11,7 @@ from tests.engine.scripted import Echo, Hangup, ScriptedServer, reply
 from tests.engine.test_pool import at, request
 
 from dagrpo.core.types import Completion
-from dagrpo.engine.errors import RequestsAborted, ServerError
+from dagrpo.engine.errors import ServerError
 from dagrpo.engine.interface import Aborted
 from dagrpo.engine.pool import ServerPool
 
@@ -129,33 +129,6 @@ def test_requests_that_their_server_did_not_know_yet_are_aborted_again(serve: Se
     pool = pool_of(at(serve(slow)), timeout=60)
     assert _tokens(asyncio.run(_cut_off(pool, slow, "a"))) == 6
     assert len(slow.aborted) >= 2
-
-
-def test_sessions_at_several_servers_are_aborted_at_each(serve: Serve, pool_of: MakePool) -> None:
-    slow = [Slow(tokens=1), Slow(tokens=4)]
-    pool = pool_of(*(at(serve(each)) for each in slow), timeout=60)
-
-    async def ask() -> int:
-        works = [
-            asyncio.ensure_future(pool.complete(request(1, LONG, seed=seed), str(seed), abortable=True))
-            for seed in (0, 1)
-        ]
-        for each in slow:
-            await asyncio.to_thread(each.asked.wait, 20)
-        aborted = await pool.abort({"0", "1"})
-        assert {type(failure) for failure in await asyncio.gather(*works, return_exceptions=True)} == {RequestsAborted}
-        return _tokens(aborted)
-
-    assert asyncio.run(ask()) == 5
-    assert [len(each.aborted) for each in slow] == [1, 1]
-
-
-def test_nothing_is_asked_of_a_server_for_sessions_that_wait_for_none(serve: Serve, pool_of: MakePool) -> None:
-    server = serve()
-    pool = pool_of(at(server))
-    asyncio.run(pool.complete(request(7), "a", abortable=True))
-    assert asyncio.run(pool.abort({"a", "b"})) == []
-    assert server.paths == ["/generate"]
 
 
 def test_a_server_that_dies_while_its_requests_are_aborted_is_given_up_and_the_others_go_on(

@@ -13,7 +13,7 @@ from tests.engine.batches import batch
 
 from dagrpo.checkpoints.formats.huggingface import HuggingFaceTensors
 from dagrpo.checkpoints.tensors import StateTensors
-from dagrpo.core.types import ABORTED, Completion, SamplingRequest, ScoringRequest
+from dagrpo.core.types import ABORTED, SamplingRequest, ScoringRequest
 from dagrpo.engine.http import Endpoint
 from dagrpo.engine.interface import Aborted
 from dagrpo.engine.pool import ServerPool
@@ -35,36 +35,6 @@ async def _until_at_work(endpoint: Endpoint) -> None:
     deadline = time.monotonic() + 20
     while await asyncio.to_thread(at_work, endpoint) == 0:
         assert time.monotonic() < deadline, "the server was asked for nothing"
-
-
-async def _kept_of(
-    pool: ServerPool, endpoint: Endpoint, requests: Sequence[SamplingRequest]
-) -> tuple[int, list[Completion]]:
-    """Ask for groups of SAMPLES, then abort all but the first: the tokens of those, and the completions of the first."""
-    works = [
-        asyncio.ensure_future(pool.complete(each, str(place // SAMPLES), abortable=True))
-        for place, each in enumerate(requests)
-    ]
-    first, others = works[:SAMPLES], works[SAMPLES:]
-    await _until_at_work(endpoint)
-    for work in others:
-        work.cancel()
-    aborted = await pool.abort([str(group) for group in range(1, len(requests) // SAMPLES)])
-    return sum(len(each.completion.token_ids) for each in aborted), list(await asyncio.gather(*first))
-
-
-@pytest.mark.nightly
-@pytest.mark.server
-def test_a_server_stops_what_was_aborted_and_finishes_the_rest(
-    server: SGLangServer, pool: ServerPool, tiny_model: Path
-) -> None:
-    requests = [replace(each, max_new_tokens=LONGEST) for each in batch(prompts=8, samples=SAMPLES)]
-    tokens, kept = asyncio.run(_kept_of(pool, server.endpoint, requests))
-    whole = pool.generate(requests, lockstep=False)
-    assert 0 <= tokens < sum(len(each.token_ids) for each in whole[SAMPLES:]), "they had not finished"
-    same = [one.token_ids == other.token_ids for one, other in zip(kept, whole[:SAMPLES], strict=True)]
-    assert sum(same) >= SAMPLES - 2, "nobody has touched the others"
-    assert {each.finish_reason for each in kept} <= {"stop", "length"}
 
 
 @pytest.mark.server

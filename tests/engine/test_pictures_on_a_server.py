@@ -1,17 +1,14 @@
 """The real SGLang server with pictures, against transformers: the same logprobs, the same bits again, and nothing mixed up."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
-from tests.engine.pools import pool_over
 from tests.engine.seers import (
     CAT,
     CLOSE,
     DOG,
-    ENGINE,
     WORDS,
     Part,
     Seer,
@@ -30,7 +27,6 @@ from dagrpo.checkpoints.tokenizers import load_tokenizer
 from dagrpo.core.trajectory import Trajectory
 from dagrpo.core.types import SamplingRequest, ScoringRequest
 from dagrpo.engine.pool import ServerPool
-from dagrpo.engine.sglang.server import SGLangServer
 from dagrpo.rollout.collect import collect
 from dagrpo.rollout.config import Conversation
 from dagrpo.rollout.prompts import PromptRenderer
@@ -78,16 +74,6 @@ def test_a_lockstep_batch_has_the_same_bits_again(seer: Seer, pool: ServerPool) 
     first = pool.generate(many(seer), lockstep=True)
     pool.generate(various(seer), lockstep=True)
     assert pool.generate(many(seer), lockstep=True) == first
-
-
-@pytest.mark.parametrize("seer", ["qwen2_5_vl"], indirect=True)
-@pytest.mark.nightly
-def test_another_server_gives_the_same_bits(seer: Seer, pool: ServerPool, tmp_path: Path) -> None:
-    with (
-        SGLangServer(seer.folder, ENGINE, tmp_path / "server.log") as server,
-        pool_over([server.endpoint], seer.folder) as other,
-    ):
-        assert other.generate(many(seer), lockstep=True) == pool.generate(many(seer), lockstep=True)
 
 
 def test_prompts_longer_than_a_chunk_are_cut_within_pictures(seer: Seer, pool: ServerPool) -> None:

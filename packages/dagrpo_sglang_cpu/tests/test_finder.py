@@ -8,7 +8,6 @@ from importlib.util import module_from_spec
 from pathlib import Path
 from types import ModuleType
 
-import dagrpo_sglang_cpu
 import pytest
 import torch
 from dagrpo_sglang_cpu.finder import STUBBED, StubFinder
@@ -50,6 +49,8 @@ def test_without_the_switch_nothing_is_imported_and_nothing_is_stubbed() -> None
     out = run_python("import sys; print([name for name in sys.modules if 'dagrpo' in name]); import torchvision")
     assert out.startswith("[]\n")
     assert "ModuleNotFoundError: No module named 'torchvision'" in out
+    code = "import sys; import dagrpo_sglang_cpu; print('torch' in sys.modules, 'sglang' in sys.modules)"
+    assert run_python(code) == "False False\n", "the package itself imports nothing"
 
 
 def test_with_the_switch_the_stubs_come_last_and_unneeded_packages_are_hidden() -> None:
@@ -76,43 +77,25 @@ def test_nothing_is_stubbed_where_there_is_a_gpu(monkeypatch: pytest.MonkeyPatch
     assert [StubFinder().find_spec(name, None) for name in STUBBED if "." not in name] == [None, None]
 
 
-def test_a_name_of_sgl_kernel_can_be_imported_and_refuses_to_be_called() -> None:
+def test_names_of_stubs_can_be_imported_and_refuse_to_be_called_but_for_the_hash() -> None:
     kernels = stub("sgl_kernel")
     with pytest.raises(NotImplementedError, match=r"sgl_kernel\.fused_experts needs a GPU"):
         kernels.fused_experts(1, 2)
     with pytest.raises(AttributeError):
         _ = kernels.__version__
-
-
-def test_the_hash_is_registered_as_sglang_calls_it() -> None:
-    stub("sgl_kernel")
-    operator = torch.ops.sgl_kernel.murmur_hash32_cpu.default
-    hashed = operator(torch.tensor([1], dtype=torch.uint64), torch.tensor([2]), torch.arange(3))
-    assert hashed.shape == (1, 3)
-
-
-def test_the_operators_of_vision_models_have_a_name_and_refuse_to_be_called() -> None:
-    stub("sgl_kernel")
     for name in NAMED_AT_IMPORT:
         operator = getattr(torch.ops.sgl_kernel, name)
         with pytest.raises(NotImplementedError, match=name):
             operator()
-
-
-@pytest.mark.nightly
-def test_what_prepares_the_pictures_of_qwen_models_can_be_imported() -> None:
-    code = "import sglang.srt.multimodal.processors.qwen_vl as qwen; print(qwen.QwenVLImageProcessor.__name__)"
-    assert "QwenVLImageProcessor" in run_python(code, SGLANG_USE_CPU_ENGINE="1").splitlines()
-
-
-def test_a_class_of_torchvision_can_be_named_and_refuses_to_be_built() -> None:
+    hashed = torch.ops.sgl_kernel.murmur_hash32_cpu.default
+    assert hashed(torch.tensor([1], dtype=torch.uint64), torch.tensor([2]), torch.arange(3)).shape == (1, 3)
     transforms = stub("torchvision.transforms")
     assert transforms.InterpolationMode.BICUBIC == 3
     with pytest.raises(NotImplementedError, match="install torchvision"):
         transforms.Resize(224)
 
 
-def test_the_package_itself_imports_nothing() -> None:
-    code = "import sys; import dagrpo_sglang_cpu; print('torch' in sys.modules, 'sglang' in sys.modules)"
-    assert run_python(code) == "False False\n"
-    assert dagrpo_sglang_cpu.__doc__
+@pytest.mark.nightly
+def test_what_prepares_the_pictures_of_qwen_models_can_be_imported() -> None:
+    code = "import sglang.srt.multimodal.processors.qwen_vl as qwen; print(qwen.QwenVLImageProcessor.__name__)"
+    assert "QwenVLImageProcessor" in run_python(code, SGLANG_USE_CPU_ENGINE="1").splitlines()

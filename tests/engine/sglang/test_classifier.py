@@ -32,20 +32,15 @@ class ScoringServer:
         return f"[{', '.join(replies)}]".encode()
 
 
-def test_a_classifier_that_leaves_is_in_gpu_memory_only_while_it_scores() -> None:
-    first, second = ScoringServer(), ScoringServer()
+def test_a_classifier_that_leaves_is_in_gpu_memory_only_while_it_scores_and_another_is_only_asked_for_scores() -> None:
+    first, second, staying = ScoringServer(), ScoringServer(), ScoringServer()
     with BackgroundLoop() as loop:
         classifier = SGLangClassifier([cast(HttpServer, first), cast(HttpServer, second)], loop, leaves=True)
         assert first.paths == second.paths == [EMPTY, RELEASE]
         assert classifier.scores([[5, 6]] * 65) == [2.0] * 65, "a request to each server"
+        assert SGLangClassifier([cast(HttpServer, staying)], loop).scores([[5]]) == [1.0]
     assert first.paths == second.paths == [EMPTY, RELEASE, RESUME, "/classify", EMPTY, RELEASE]
-
-
-def test_a_classifier_that_stays_is_only_asked_for_scores() -> None:
-    server = ScoringServer()
-    with BackgroundLoop() as loop:
-        assert SGLangClassifier([cast(HttpServer, server)], loop).scores([[5]]) == [1.0]
-    assert server.paths == ["/classify"]
+    assert staying.paths == ["/classify"]
 
 
 class Saying(ScoringServer):

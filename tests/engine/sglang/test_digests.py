@@ -133,12 +133,6 @@ def test_what_a_digest_is_mixed_from_is_computed_without_waiting_for_the_device(
     assert (total.device.type, total.shape) == ("meta", ())
 
 
-def test_equal_values_in_other_places_have_another_digest() -> None:
-    one, other = torch.tensor([1.0, 2.0, 0.0]), torch.tensor([2.0, 1.0, 0.0])
-    assert digest_on_gpu(one) != digest_on_gpu(other)
-    assert digest_on_gpu(one) != digest_on_gpu(one[:2])
-
-
 _ORACLE = """
 import sys, torch, triton
 from sglang.kernels.ops.memory import gpu_tensor_hash as sglang
