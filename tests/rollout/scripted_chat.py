@@ -27,8 +27,7 @@ class ScriptedChat:
         self.rewrites = rewrites
 
     def prompt(self, messages: Sequence[Message], tools: Sequence[ToolSchema]) -> tuple[str, tuple[int, ...]]:
-        text = "".join(f"<{m['role']}>{_said(m['content'])}{END}" for m in messages) + "<assistant>"
-        return text, ids(text)
+        return (text := _rendered(messages)), ids(text)
 
     def extension(
         self, prompt: Sequence[int], completion: Sequence[int], new: Sequence[Message], tools: Sequence[ToolSchema]
@@ -36,7 +35,7 @@ class ScriptedChat:
         if self.rewrites and any(message["role"] == "user" for message in new):
             return None
         end = "" if completion and completion[-1] == ord(END) else END
-        return ids(end) + self.prompt(new, tools)[1]
+        return ids(end + _rendered(new))
 
     def parse(self, prompt: Sequence[int], completion: Sequence[int], tools: Sequence[ToolSchema]) -> ParsedAnswer:
         text = self.text(completion)
@@ -47,7 +46,10 @@ class ScriptedChat:
         return text_of(completion).replace(END, "")
 
     def message(self, answer: ParsedAnswer) -> Message:
-        calls = [{"id": f"call_{index}", "function": {"name": call.name}} for index, call in enumerate(answer.calls)]
+        calls = [
+            {"type": "function", "function": {"name": call.name, "arguments": dict(call.arguments)}}
+            for call in answer.calls
+        ]
         return {"role": "assistant", "content": answer.content} | ({"tool_calls": calls} if calls else {})
 
     def spelled(self, message: Message) -> str:
@@ -55,6 +57,10 @@ class ScriptedChat:
 
     def require_tool_results(self, tools: Sequence[ToolSchema]) -> None:
         """It shows them."""
+
+
+def _rendered(messages: Sequence[Message]) -> str:
+    return "".join(f"<{each['role']}>{_said(each['content'])}{END}" for each in messages) + "<assistant>"
 
 
 def _said(content: Any) -> str:

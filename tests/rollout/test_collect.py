@@ -52,21 +52,15 @@ def test_the_attempts_at_a_problem_are_side_by_side_each_with_its_seed(agent: Op
 
 
 def test_a_lockstep_batch_holds_all_attempts_or_as_many_as_it_may(agent: OpenAgent) -> None:
-    engine = ScriptedEngine()
-    told: list[int] = []
+    engine, told = ScriptedEngine(), list[int]()
     for size in (None, 4):
         sampling = replace(SAMPLING, batch_size=size)
-        collect(
-            PROBLEMS,
-            sampling,
-            seed_of,
-            engine=engine,
-            agent=agent,
-            on_batch=lambda t: told.append(len(t)),
-        )
-    assert [len(batch) for batch in engine.batches] == [9, 4, 4, 1]
-    assert told == [9, 4, 4, 1]
+        collect(PROBLEMS, sampling, seed_of, engine=engine, agent=agent, on_batch=lambda t: told.append(len(t)))
+    assert [len(batch) for batch in engine.batches] == told == [9, 4, 4, 1]
     assert [request.seed for request in engine.batches[0]] == [0, 1, 2, 100, 101, 102, 200, 201, 202]
+    greedy, sampled, *_ = engine.batches[0]
+    assert (greedy.temperature, greedy.top_p, greedy.top_k) == (0.0, 1.0, -1)
+    assert (sampled.temperature, sampled.top_p, sampled.top_k, sampled.max_new_tokens) == (0.7, 0.9, 8, 4)
 
 
 @pytest.mark.parametrize("lockstep", [True, False])
@@ -84,14 +78,6 @@ def test_every_request_has_the_pictures_of_its_problem(agent: OpenAgent, lockste
     files = {request.input_ids: request.pictures.files if request.pictures else None for request in asked}
     assert files == {(5, 10): (b"0",), (5, 11): (b"1",), (5, 12): None}
     assert len(trajectories) == len(asked) == 9
-
-
-def test_the_greedy_attempt_ignores_the_sampling_parameters(agent: OpenAgent) -> None:
-    engine = ScriptedEngine()
-    collect(PROBLEMS[:1], SAMPLING, seed_of, engine=engine, agent=agent)
-    greedy, sampled, _ = engine.batches[0]
-    assert (greedy.temperature, greedy.top_p, greedy.top_k) == (0.0, 1.0, -1)
-    assert (sampled.temperature, sampled.top_p, sampled.top_k, sampled.max_new_tokens) == (0.7, 0.9, 8, 4)
 
 
 def test_free_running_keeps_a_problem_in_one_session_and_no_more_in_flight_than_it_may(

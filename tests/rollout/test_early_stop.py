@@ -45,18 +45,24 @@ class Counting(Judge):
 
 def collected(
     engine: RolloutEngine,
-    agent: OpenAgent,
     judge: Judge,
     problems: int = 4,
+    *,
     cuttable: Collection[int] | None = None,
     parts: Mapping[int, Parts] | None = None,
+    tool: Echo | None = None,
+    see: Callable[[OpenAgent], None] = lambda agent: None,
+    first: int = 0,
+    **changes: Any,
 ) -> CutOff:
-    """Two attempts at each problem, whose seeds are ten times its position, and one more."""
-    sampling = replace(SAMPLING, lockstep=False, samples=2)
+    """Two attempts at each problem, whose seeds are ten times its position, and one more; `see` is shown the agent."""
+    sampling = replace(SAMPLING, **{"lockstep": False, "samples": 2, **changes})
     prompts = [tool_problem(index=index, question=str(index)) for index in range(problems)]
-    attempts = attempts_at(prompts, sampling, lambda position, sample: 10 * position + sample)
-    groups = EarlyStop(sampling, engine, agent, judge, range(problems) if cuttable is None else cuttable, parts)
-    return agent.run(groups.run(groups_of(attempts, sampling)))
+    attempts = attempts_at(prompts, sampling, lambda position, sample: first + 10 * position + sample)
+    with agent_with({"echo": tool or Echo()}) as agent:
+        see(agent)
+        groups = EarlyStop(sampling, engine, agent, judge, range(problems) if cuttable is None else cuttable, parts)
+        return agent.run(groups.run(groups_of(attempts, sampling)))
 
 
 def never_at(*positions: int) -> Callable[[SamplingRequest], int]:
@@ -66,8 +72,7 @@ def never_at(*positions: int) -> Callable[[SamplingRequest], int]:
 
 def test_what_still_runs_when_there_is_enough_is_cut_off_here_and_at_the_engine() -> None:
     engine, judge = PacedEngine(never_at(1, 3)), Counting(enough=2)
-    with agent_with({"echo": Echo()}) as agent:
-        cut_off = collected(engine, agent, judge)
+    cut_off = collected(engine, judge)
     done = len("done") + 1  # of the first attempt at each
     assert cut_off == CutOff(positions=(1, 3), tokens=2 * (done + TOKENS_OF_ABORTED))
     assert engine.aborted == ["1", "3"]
@@ -85,8 +90,7 @@ def test_a_group_that_may_not_be_cut_off_is_waited_for_when_the_others_are_gone(
             return await super().complete(request, session, abortable=abortable)
 
     engine, judge = Patient(never_at(1, 3)), Counting(enough=1)
-    with agent_with({"echo": Echo()}) as agent:
-        assert collected(engine, agent, judge, cuttable=(0, 1, 3)).positions == (1, 3)
+    assert collected(engine, judge, cuttable=(0, 1, 3)).positions == (1, 3)
     assert sorted(judge.judged) == [0, 2]
 
 
@@ -103,8 +107,7 @@ def test_a_group_that_has_finished_is_judged_even_when_there_is_enough() -> None
         return 0
 
     judge = Counting(enough=1, also=slowly)
-    with agent_with({"echo": Echo()}) as agent:
-        assert collected(PacedEngine(pace), agent, judge) == CutOff()
+    assert collected(PacedEngine(pace), judge) == CutOff()
     assert sorted(judge.judged) == [0, 1, 2, 3]
 
 
@@ -128,8 +131,7 @@ def test_judging_and_sampling_do_not_wait_for_each_other() -> None:
             assert answered.wait(WAIT)
 
     judge = Counting(enough=99, also=meet)
-    with agent_with({"echo": Echo()}) as agent:
-        assert collected(Meeting(lambda request: 0), agent, judge, problems=3) == CutOff()
+    assert collected(Meeting(lambda request: 0), judge, problems=3) == CutOff()
     assert next(iter(judge.judged)) == 0
     assert len(judge.judged) == 3
 
@@ -139,8 +141,8 @@ def test_what_judging_breaks_with_ends_the_round_and_all_of_its_attempts() -> No
         raise UserError("row 3: no ground truth")
 
     engine, tool = PacedEngine(never_at(1, 2, 3)), Echo()
-    with agent_with({"echo": tool}) as agent, pytest.raises(UserError, match=r"^row 3: no ground truth$"):
-        collected(engine, agent, Counting(enough=9, also=refuse))
+    with pytest.raises(UserError, match=r"^row 3: no ground truth$"):
+        collected(engine, Counting(enough=9, also=refuse), tool=tool)
     assert not any(engine.at_work.values())
     assert len(tool.forgotten) == 8
 
@@ -162,8 +164,7 @@ def test_an_attempt_is_cut_off_within_a_tool_which_hears_of_its_end_once() -> No
     tool = Echo(lambda arguments, context: endless())
     engine = Calling(lambda request: 0, lambda request: "done" if request.seed < 10 else "@echo{}")
     judge = Counting(enough=1)
-    with agent_with({"echo": tool}) as agent:
-        cut_off = collected(engine, agent, judge, problems=2)
+    cut_off = collected(engine, judge, problems=2, tool=tool)
     assert cut_off == CutOff(positions=(1,), tokens=2 * (len("@echo{}") + 1)), "of the turns before the call"
     assert sorted(judge.judged) == [0]
     assert sorted(tool.forgotten) == ["0-0-0", "0-1-1", "1-0-10", "1-1-11"]
@@ -172,7 +173,8 @@ def test_an_attempt_is_cut_off_within_a_tool_which_hears_of_its_end_once() -> No
 def test_an_agent_that_goes_on_although_it_was_cut_off_is_told_so_and_its_group_is_not_judged() -> None:
     told: list[str] = []
     engine, judge = PacedEngine(never_at(1)), Counting(enough=1)
-    with agent_with({"echo": Echo()}) as agent:
+
+    def be_stubborn(agent: OpenAgent) -> None:
         make_attempt = agent.make_attempt
 
         async def stubborn(prompt: Prompt, sample_index: int, session: Any) -> Trajectory:
@@ -185,7 +187,8 @@ def test_an_agent_that_goes_on_although_it_was_cut_off_is_told_so_and_its_group_
                 return judge.judged[0][0]
 
         agent.make_attempt = stubborn
-        assert collected(engine, agent, judge, problems=2).positions == (1,)
+
+    assert collected(engine, judge, problems=2, see=be_stubborn).positions == (1,)
     assert told == ["The attempt was cut off, as there are enough others."]
     assert sorted(judge.judged) == [0]
 
@@ -202,8 +205,7 @@ class _Dying(PacedEngine):
 
 def test_a_group_whose_server_died_is_made_again(capsys: pytest.CaptureFixture[str]) -> None:
     judge = Counting(enough=9)
-    with agent_with({"echo": Echo()}) as agent:
-        assert collected(_Dying(lambda request: 0), agent, judge) == CutOff()
+    assert collected(_Dying(lambda request: 0), judge) == CutOff()
     assert [len(group) for group in judge.judged.values()] == [2] * 4
     assert "2 trajectories were sampled again, as their server had died." in capsys.readouterr().err
 
@@ -217,8 +219,7 @@ def test_a_group_that_is_cut_off_when_its_server_dies_is_not_made_again(capsys: 
                 raise ServerGone("http://b cannot be reached") from None
 
     engine, judge = DyingLate(never_at(1)), Counting(enough=1)
-    with agent_with({"echo": Echo()}) as agent:
-        assert collected(engine, agent, judge, problems=2).positions == (1,)
+    assert collected(engine, judge, problems=2).positions == (1,)
     assert sorted(judge.judged) == [0]
     assert not any(engine.at_work.values())
 
@@ -226,13 +227,13 @@ def test_a_group_that_is_cut_off_when_its_server_dies_is_not_made_again(capsys: 
 def test_a_round_that_is_interrupted_while_it_is_cut_off_leaves_nothing_behind() -> None:
     class Hanging(PacedEngine):
         async def abort(self, sessions: Collection[str]) -> list[Aborted]:
-            threading.Thread(target=agent.interrupt).start()
+            threading.Thread(target=agents[0].interrupt).start()
             await asyncio.Event().wait()
             return []
 
-    engine, tool = Hanging(never_at(1)), Echo()
-    with agent_with({"echo": tool}) as agent, pytest.raises((asyncio.CancelledError, CancelledError)):
-        collected(engine, agent, Counting(enough=1), problems=2)
+    engine, tool, agents = Hanging(never_at(1)), Echo(), list[OpenAgent]()
+    with pytest.raises((asyncio.CancelledError, CancelledError)):
+        collected(engine, Counting(enough=1), problems=2, tool=tool, see=agents.append)
     assert not any(engine.at_work.values())
     assert len(tool.forgotten) == 4
 
@@ -269,8 +270,7 @@ class Drawing(PacedEngine):
 
 
 def _drawn(engine: Drawing, judge: Counting, parts: Mapping[int, Parts]) -> CutOff:
-    with agent_with({"echo": Echo()}) as agent:
-        return collected(engine, agent, judge, problems=2, parts=parts)
+    return collected(engine, judge, problems=2, parts=parts)
 
 
 @given(st.lists(st.integers(0, 30), min_size=1, max_size=4))
@@ -313,13 +313,9 @@ def test_what_has_finished_in_a_group_that_was_cut_off_is_not_sampled_again() ->
 
 def test_a_group_that_may_have_several_turns_and_a_greedy_attempt_leave_no_parts() -> None:
     assert _drawn(Drawing(never_at(1), most=4), Counting(enough=1), {0: {}}).parts == {}
-    sampling = replace(SAMPLING, lockstep=False, greedy=True)
-    prompts = [tool_problem(index=index, question=str(index)) for index in range(2)]
-    attempts = attempts_at(prompts, sampling, lambda position, sample: 10 * position + sample + 1)
     engine = Drawing(lambda request: NEVER if request.seed >= 10 else 0, most=4)
-    with agent_with({"echo": Echo()}) as agent:
-        groups = EarlyStop(sampling, engine, agent, Counting(enough=1), range(2), {0: {}, 1: {}})
-        cut_off = agent.run(groups.run(groups_of(attempts, sampling)))
+    how: dict[str, Any] = {"samples": 1, "greedy": True, "first": 1}
+    cut_off = collected(engine, Counting(enough=1), problems=2, parts={0: {}, 1: {}}, **how)
     assert {position: [*own] for position, own in cut_off.parts.items()} == {1: [0]}
 
 

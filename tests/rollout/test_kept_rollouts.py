@@ -1,5 +1,6 @@
 """Rollouts that runtime.keep_rollouts leaves, and what a file of them costs to keep and to read."""
 
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -77,6 +78,7 @@ def test_rounding_loses_a_known_share_and_leaves_what_is_no_number() -> None:
     assert np.isnan(near[6])
 
 
+@cache
 def _made_up(count: int, tokens: int = 1024) -> pa.Table:
     """A step with random tokens and logprobs, and words of tokens' numbers."""
     random, rows = np.random.default_rng(0), []

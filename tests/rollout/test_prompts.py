@@ -47,10 +47,44 @@ def test_a_prompt_ends_where_the_policy_is_to_begin(prompts: PromptRenderer, tmp
     assert only.row.ground_truth == "3"
 
 
-def test_a_prompt_that_is_too_long_is_named_by_file_and_row(prompts: PromptRenderer, tmp_path: Path) -> None:
-    path = split(tmp_path, task_row(), task_row("9+" * 40 + "9=?"))
-    with pytest.raises(UserError, match=r"train.parquet row 1: the prompt has \d+ tokens, .* is 64: raise it"):
-        read_training_prompts(path, prompts, training())
+@pytest.mark.parametrize(
+    ("rows", "values", "words"),
+    [
+        (
+            [task_row(), task_row("9+" * 40 + "9=?")],
+            {},
+            r"train.parquet row 1: the prompt has \d+ tokens, .* is 64: raise it",
+        ),
+        (
+            [task_row(pass_rate=0.5), task_row(pass_rate=1.0)],
+            {"prompts_per_step": 2, "max_pass_rate": 0.75},
+            r"has 1 problems to train on \(2 rows, .*fewer than training.prompts_per_step \(2\)",
+        ),
+        (
+            [task_row(pass_rate=0.5), task_row()],
+            {"order": "easy_first"},
+            r"row 1: training.order is easy_first, but .* has no pass rate: set diffic",
+        ),
+    ],
+)
+def test_rows_that_cannot_be_trained_on_are_refused(
+    prompts: PromptRenderer, tmp_path: Path, rows: list[Row], values: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(UserError, match=words):
+        read_training_prompts(split(tmp_path, *rows), prompts, training(**values))
+
+
+def test_another_number_of_pictures_than_places_or_any_for_a_model_of_text_is_refused_by_name(
+    prompts: PromptRenderer, with_pictures: PromptRenderer
+) -> None:
+    with pytest.raises(
+        UserError, match="task arithmetic, train row 0: it has pictures, and the model takes text alone"
+    ):
+        prompts.prompt(0, _pictured())
+    with pytest.raises(
+        UserError, match="task arithmetic, train row 0: its prompt has places for 2 pictures, and it has 1"
+    ):
+        with_pictures.prompt(0, task_row(prompt=FIGURE[1:], images=(picture(),)))
 
 
 def test_a_split_without_rows_is_refused_with_the_remedy(tmp_path: Path) -> None:
@@ -64,19 +98,6 @@ def test_only_problems_within_the_range_of_pass_rates_and_unrated_ones_are_train
     path = split(tmp_path, *(task_row(pass_rate=rate) for rate in (0.0, 0.25, None, 0.75, 1.0)))
     problems = read_training_prompts(path, prompts, training(min_pass_rate=0.25, max_pass_rate=0.75))
     assert [(each.index, each.row.pass_rate) for each in problems] == [(1, 0.25), (2, None), (3, 0.75)]
-
-
-def test_too_few_problems_for_a_step_are_refused(prompts: PromptRenderer, tmp_path: Path) -> None:
-    path = split(tmp_path, task_row(pass_rate=0.5), task_row(pass_rate=1.0))
-    sentence = r"has 1 problems to train on \(2 rows, .*fewer than training.prompts_per_step \(2\)"
-    with pytest.raises(UserError, match=sentence):
-        read_training_prompts(path, prompts, training(prompts_per_step=2, max_pass_rate=0.75))
-
-
-def test_a_curriculum_over_problems_without_a_pass_rate_is_refused(prompts: PromptRenderer, tmp_path: Path) -> None:
-    path = split(tmp_path, task_row(pass_rate=0.5), task_row())
-    with pytest.raises(UserError, match=r"row 1: training.order is easy_first, but .* has no pass rate: set diffic"):
-        read_training_prompts(path, prompts, training(order="easy_first"))
 
 
 FIGURE = ({"role": "system", "content": "Look."}, {"role": "user", "content": "<image>Which is in <image>?"})
@@ -130,20 +151,6 @@ def test_a_chat_format_that_takes_a_text_for_a_place_is_refused_by_name(token: i
         render_row(Literal(), task_row("Say <|image_pad|>."), (), pictures.PROCESSOR)
 
 
-def test_a_row_with_pictures_for_a_model_of_text_is_refused_by_name(prompts: PromptRenderer) -> None:
-    with pytest.raises(
-        UserError, match="task arithmetic, train row 0: it has pictures, and the model takes text alone"
-    ):
-        prompts.prompt(0, _pictured())
-
-
-def test_another_number_of_pictures_than_places_is_refused_by_name(with_pictures: PromptRenderer) -> None:
-    with pytest.raises(
-        UserError, match="task arithmetic, train row 0: its prompt has places for 2 pictures, and it has 1"
-    ):
-        with_pictures.prompt(0, task_row(prompt=FIGURE[1:], images=(picture(),)))
-
-
 def test_a_prompt_that_its_pictures_make_too_long_can_be_made_shorter(
     with_pictures: PromptRenderer, tmp_path: Path
 ) -> None:
@@ -159,12 +166,7 @@ def test_every_prompt_comes_once_per_epoch(seed: int, total: int, count: int) ->
     drawn = [index for step in range(2 * total) for index in prompt_indices(seed, step, count, total)]
     for epoch in range(len(drawn) // total):
         assert sorted(drawn[epoch * total : (epoch + 1) * total]) == list(range(total))
-
-
-def test_another_seed_gives_another_order_and_the_same_seed_the_same() -> None:
-    first = prompt_indices(0, 3, 16, 1000)
-    assert first == prompt_indices(0, 3, 16, 1000)
-    assert first != prompt_indices(1, 3, 16, 1000)
+    assert prompt_indices(seed, 3, 16, 1000) == prompt_indices(seed, 3, 16, 1000) != prompt_indices(10, 3, 16, 1000)
 
 
 def test_a_curriculum_goes_from_easy_to_hard_in_every_epoch_and_shuffles_equals() -> None:
@@ -173,8 +175,5 @@ def test_a_curriculum_goes_from_easy_to_hard_in_every_epoch_and_shuffles_equals(
     assert all([rates[index] for index in epoch] == [1.0, 1.0, 0.5, 0.5, 0.25, 0.0] for epoch in epochs)
     assert {tuple(epoch[:2]) for epoch in epochs} == {(1, 3), (3, 1)}
     assert epochs == [prompt_indices(7, step, 6, 6, rates) for step in range(20)]
-
-
-def test_a_curriculum_spans_steps_as_an_epoch_does() -> None:
-    rates = [float(index) for index in range(10)]
-    assert [prompt_indices(0, step, 4, 10, rates) for step in range(3)] == [[9, 8, 7, 6], [5, 4, 3, 2], [1, 0, 9, 8]]
+    rising = [float(index) for index in range(10)]
+    assert [prompt_indices(0, step, 4, 10, rising) for step in range(3)] == [[9, 8, 7, 6], [5, 4, 3, 2], [1, 0, 9, 8]]

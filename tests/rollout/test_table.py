@@ -4,7 +4,9 @@ import json
 from array import array
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
 from tests.rollout.problems import SINGLE_TURN, problem
 
@@ -89,52 +91,18 @@ def test_all_turns_and_samples_of_a_trajectory_are_one_row() -> None:
     }
 
 
-def test_one_sample_with_a_result_between_its_turns_is_kept_whole() -> None:
-    gap = replace(FORKED, loss_mask=(False, False, True, False, False, True), logprobs=(0.0, 0.0, -1.0, 0.0, 0.0, -1.0))
-    (row,) = rollout_table([replace(TRAJECTORY, samples=(gap,), turns=2)]).to_pylist()
-    assert row["completion_ids"] == [8, 7]
-    assert row["samples"][0]["token_ids"] == [5, 13, 8, 9, 4, 7]
+def _trained(trajectory: Trajectory = TRAJECTORY, step: int = 1, **changes: Any) -> pa.Table:
+    """A table of one trajectory that training has learned nothing from, unless `changes` say so."""
+    graded = [GradedTrajectory(trajectory=trajectory, score=SCORE)]
+    nothing: dict[str, Any] = {"rewards": [0.0], "advantages": [0.0], "token_advantages": [[]]}
+    return training_table(step, graded, **nothing | {"trainer_logprobs": [[0.0] * trajectory.tokens]} | changes)
 
 
-def test_an_attempt_that_sampled_nothing_is_a_row_too() -> None:
-    nothing = replace(TRAJECTORY, samples=(), text="", turns=0, stop_reason="excluded", fault="no server")
-    (row,) = rollout_table([nothing]).to_pylist()
-    assert row == ROW | {
-        "completion": "",
-        "completion_ids": [],
-        "rollout_logprobs": [],
-        "weight_version": "",
-        "turns": 0,
-        "stop_reason": "excluded",
-        "fault": "no server",
-    }
-
-
-def test_half_of_a_surrogate_pair_does_not_break_the_file(tmp_path: Path) -> None:
-    broken = 'x\ud800y\udc00 😀 \x00"'
-    hostile = replace(
-        TRAJECTORY,
-        text=broken,
-        fault=broken,
-        messages=({"role": "assistant", "content": broken}, {"role": "user", "content": "x"}),
-        calls=(ToolCall(turn=0, name=broken, arguments=broken, status="undecodable", result=broken),),
-        reported={broken: 1.0},
-    )
-    write_parquet(tmp_path / "r.parquet", rollout_table([hostile]))
-    (row,) = read_table(tmp_path / "r.parquet", ROLLOUTS).to_pylist()
-    stored = 'x\ufffdy\ufffd 😀 \x00"'
-    assert row["completion"] == row["fault"] == row["calls"][0]["name"] == row["calls"][0]["result"] == stored
-    assert json.loads(row["messages"])[0] == {"role": "assistant", "content": stored}
-    assert row["reported"] == [(stored, 1.0)]
-
-
-def test_training_adds_what_it_alone_knows() -> None:
-    table = training_table(
-        4,
-        [GradedTrajectory(trajectory=TRAJECTORY, score=SCORE)],
+def test_training_adds_what_it_alone_knows_and_the_rest_can_be_read_as_rollouts(tmp_path: Path) -> None:
+    table = _trained(
+        step=4,
         rewards=[0.75],
         advantages=[-1.5],
-        token_advantages=[[]],
         trainer_logprobs=[[-0.5, -0.125]],
         greedy_rewards=[0.25],
         teacher_logprobs=[[-1.5, -2.0]],
@@ -159,42 +127,59 @@ def test_training_adds_what_it_alone_knows() -> None:
         "completion_tokens": 2,
         "kept": "all",
     }
+    write_parquet(tmp_path / "step.parquet", table)
+    assert read_table(tmp_path / "step.parquet", ROLLOUTS).to_pylist() == [ROW]
+
+
+def test_half_of_a_surrogate_pair_does_not_break_the_file(tmp_path: Path) -> None:
+    broken = 'x\ud800y\udc00 😀 \x00"'
+    hostile = replace(
+        TRAJECTORY,
+        text=broken,
+        fault=broken,
+        messages=({"role": "assistant", "content": broken}, {"role": "user", "content": "x"}),
+        calls=(ToolCall(turn=0, name=broken, arguments=broken, status="undecodable", result=broken),),
+        reported={broken: 1.0},
+    )
+    write_parquet(tmp_path / "r.parquet", rollout_table([hostile]))
+    (row,) = read_table(tmp_path / "r.parquet", ROLLOUTS).to_pylist()
+    stored = 'x\ufffdy\ufffd 😀 \x00"'
+    assert row["completion"] == row["fault"] == row["calls"][0]["name"] == row["calls"][0]["result"] == stored
+    assert json.loads(row["messages"])[0] == {"role": "assistant", "content": stored}
+    assert row["reported"] == [(stored, 1.0)]
 
 
 def test_what_tokens_were_drawn_from_is_kept_beside_them(tmp_path: Path) -> None:
     support = (array("i", [8, 11, 300]), array("i", [9]))
-    cut = replace(TRAJECTORY, samples=(replace(SAMPLE, support=support), FORKED_CUT))
-    table = training_table(
-        1,
-        [GradedTrajectory(trajectory=cut, score=SCORE)],
-        rewards=[0.0],
-        advantages=[0.0],
-        token_advantages=[[]],
-        trainer_logprobs=[[0.0, 0.0, 0.0]],
+    write_parquet(
+        tmp_path / "step.parquet",
+        _trained(replace(TRAJECTORY, samples=(replace(SAMPLE, support=support), FORKED_CUT))),
     )
-    write_parquet(tmp_path / "step.parquet", table)
     kept = read_table(tmp_path / "step.parquet", TRAINING_ROLLOUTS)
     assert kept["sampling_support"].to_pylist() == [[[8, 11, 300], [9], [7]]]
     assert kept["completion_ids"].to_pylist() == [[8, 9, 7]]
+
+
+def test_an_attempt_that_sampled_nothing_is_a_row_too_and_one_with_a_result_between_its_turns_is_kept_whole() -> None:
+    nothing = replace(TRAJECTORY, samples=(), text="", turns=0, stop_reason="excluded", fault="no server")
+    gap = replace(FORKED, loss_mask=(False, False, True, False, False, True), logprobs=(0.0, 0.0, -1.0, 0.0, 0.0, -1.0))
+    row, whole = rollout_table([nothing, replace(TRAJECTORY, samples=(gap,), turns=2)]).to_pylist()
+    assert row == ROW | {
+        "completion": "",
+        "completion_ids": [],
+        "rollout_logprobs": [],
+        "weight_version": "",
+        "turns": 0,
+        "stop_reason": "excluded",
+        "fault": "no server",
+    }
+    assert (whole["completion_ids"], whole["samples"][0]["token_ids"]) == ([8, 7], [5, 13, 8, 9, 4, 7])
 
 
 def test_a_row_of_what_was_thrown_away_has_its_grade_and_no_advantage() -> None:
     (row,) = discarded_table(4, [GradedTrajectory(trajectory=TRAJECTORY, score=SCORE)]).to_pylist()
     assert (row["discarded"], row["step"], row["reward"], row["advantage"]) == (True, 4, 0.25, 0.0)
     assert (row["logprob_differences"], row["verdict"]) == ([], "unverifiable")
-
-
-def test_what_training_wrote_can_be_read_as_rollouts(tmp_path: Path) -> None:
-    table = training_table(
-        1,
-        [GradedTrajectory(trajectory=TRAJECTORY, score=SCORE)],
-        rewards=[0.0],
-        advantages=[0.0],
-        token_advantages=[[]],
-        trainer_logprobs=[[0.0, 0.0]],
-    )
-    write_parquet(tmp_path / "step.parquet", table)
-    assert read_table(tmp_path / "step.parquet", ROLLOUTS).to_pylist() == [ROW]
 
 
 def test_a_sample_that_is_not_aligned_cannot_be_made() -> None:

@@ -7,10 +7,9 @@ import pytest
 from tests.rollout.problems import task_row
 from tests.tools.calls import called, context
 
-from dagrpo.core.errors import UserError
 from dagrpo.rewards.grading import Grader
 from dagrpo.tools import ToolFailure
-from dagrpo.tools.answer_check import TOOL, AnswerCheck, Config
+from dagrpo.tools.answer_check import TOOL, AnswerCheck
 
 
 @pytest.mark.parametrize(
@@ -20,6 +19,7 @@ from dagrpo.tools.answer_check import TOOL, AnswerCheck, Config
         ("gsm8k", "1080", "$1,080", "right"),
         ("gsm8k", "18", "17", "wrong"),
         ("geo3k", "34", "\\boxed{34}", "right"),
+        ("geo3k", "2 \\sqrt { 3 }", "\\sqrt{12}", "right"),  # only math-verify can compare them
         ("math_dapo", "34", "34", "right"),
         ("math_dapo", "34", "Answer: 33", "wrong"),
         ("countdown", '{"numbers": [3, 4, 6], "target": 13}', "3 + 4 + 6", "right"),
@@ -30,11 +30,7 @@ from dagrpo.tools.answer_check import TOOL, AnswerCheck, Config
 def test_the_verifier_of_the_problem_decides(verifier: str, truth: str, answer: str, verdict: str) -> None:
     problem = task_row(verifier=verifier, ground_truth=truth)
     assert called("answer_check", problem=problem, answer=answer) == verdict
-
-
-def test_what_only_math_verify_can_compare_is_compared() -> None:
-    problem = task_row(verifier="geo3k", ground_truth="2 \\sqrt { 3 }")
-    assert called("answer_check", problem=problem, answer="\\sqrt{12}") == "right"
+    assert TOOL.oracle
 
 
 @pytest.mark.parametrize("answer", ["", "eighteen", "####", "{", "}{", "{answer}"])
@@ -47,11 +43,6 @@ def test_an_answer_that_cannot_be_compared_in_time_is_told() -> None:
     problem = task_row(verifier="geo3k", ground_truth="2\\sqrt{3}")
     with pytest.raises(ToolFailure, match="takes too long"):
         called("answer_check", problem=problem, answer="(" * 100 + "x" + ")" * 100)
-
-
-def test_a_ground_truth_that_is_none_ends_the_run() -> None:
-    with pytest.raises(UserError, match="not a plain number"):
-        called("answer_check", problem=task_row(verifier="gsm8k", ground_truth="many"), answer="18")
 
 
 def test_nobody_waits_for_a_slow_comparison() -> None:
@@ -72,8 +63,3 @@ def test_nobody_waits_for_a_slow_comparison() -> None:
             return await call
 
     assert asyncio.run(meanwhile()) == "right"
-
-
-def test_it_is_an_oracle_and_the_same_tomorrow() -> None:
-    assert TOOL.oracle
-    assert TOOL.repeatable(Config())

@@ -42,16 +42,15 @@ def _use(config: Config, use: Callable[[OpenTool], Awaitable[None]]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "told"), [("print(sum(range(101)))", "5050\n"), ("6 * 7", "[The program printed nothing.]")]
+    ("code", "told"),
+    [
+        ("print(sum(range(101)))", "5050\n"),
+        ("6 * 7", "[The program printed nothing.]"),
+        ("print('ü' * 200, end='')", "ü" * 100 + "\n[Only the first 100 characters are shown.]"),
+    ],
 )
 def test_a_program_is_answered_with_what_it_prints(code: str, told: str) -> None:
-    assert _run(code) == told
-
-
-def test_a_program_that_raises_is_told_its_traceback() -> None:
-    told = _fails("print(1)\nprint(x)")
-    assert told.startswith("1\nTraceback")
-    assert "NameError: name 'x' is not defined" in told
+    assert _run(code, Config(max_output_characters=100)) == told
 
 
 @pytest.mark.parametrize(
@@ -61,27 +60,14 @@ def test_a_program_that_raises_is_told_its_traceback() -> None:
         ("while True: print('x')", "it printed more than 100 characters"),
         ("import os; os.kill(os.getpid(), 9)", "ended by a signal"),
         ("raise SystemExit(1)", "ended with an error and printed nothing"),
+        ("print(1)\nprint(x)", "1\nTraceback"),
     ],
 )
-def test_a_program_that_is_stopped_is_told_why(code: str, why: str) -> None:
+def test_a_program_that_fails_or_is_stopped_is_told_why(code: str, why: str) -> None:
     assert why in _fails(code, Config(seconds=0.5, max_output_characters=100))
 
 
-def test_output_beyond_the_limit_is_cut_in_characters() -> None:
-    told = _run("print('ü' * 20, end='')", Config(max_output_characters=16))
-    assert told == "ü" * 16 + "\n[Only the first 16 characters are shown.]"
-
-
-def test_calls_share_nothing_unless_asked_for() -> None:
-    async def use(tool: OpenTool) -> None:
-        await tool.call("code_interpreter", {"code": "x = 5"}, context())
-        with pytest.raises(ToolFailure, match="NameError"):
-            await tool.call("code_interpreter", {"code": "print(x)"}, context())
-
-    _use(Config(), use)
-
-
-def test_a_session_belongs_to_one_attempt_until_it_is_over() -> None:
+def test_a_session_belongs_to_one_attempt_until_it_is_over_or_lost() -> None:
     async def use(tool: OpenTool) -> None:
         for trajectory in ("one", "other"):
             await tool.call("code_interpreter", {"code": f"x = {trajectory!r}"}, context(trajectory=trajectory))
@@ -91,13 +77,17 @@ def test_a_session_belongs_to_one_attempt_until_it_is_over() -> None:
         with pytest.raises(ToolFailure, match="NameError"):
             await tool.call("code_interpreter", {"code": "print(x)"}, context(trajectory="one"))
         assert await tool.call("code_interpreter", {"code": "print(x)"}, context(trajectory="other")) == "other\n"
+        with pytest.raises(ToolFailure, match=r"Variables of earlier calls are lost\.\]$"):
+            await tool.call("code_interpreter", {"code": "while True: pass"}, context(trajectory="other"))
 
-    _use(Config(mode="session", parallel=2), use)
+    _use(Config(mode="session", parallel=2, seconds=1.0), use)
+    _use(Config(), _share_nothing)
 
 
-def test_a_session_that_is_lost_is_told_to_the_policy() -> None:
-    told = _fails("while True: pass", Config(mode="session", seconds=0.3))
-    assert told.endswith("Variables of earlier calls are lost.]")
+async def _share_nothing(tool: OpenTool) -> None:
+    await tool.call("code_interpreter", {"code": "x = 5"}, context())
+    with pytest.raises(ToolFailure, match="NameError"):
+        await tool.call("code_interpreter", {"code": "print(x)"}, context())
 
 
 def test_a_session_that_is_given_up_for_others_is_told_to_the_policy() -> None:

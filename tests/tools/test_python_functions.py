@@ -19,7 +19,7 @@ def _config(*names: str) -> Config:
 
 
 def _called(function: str, **arguments: Any) -> str:
-    return called("python_functions", _config("area", function), function=function, **arguments)
+    return called("python_functions", _config(*{"area", function}), function=function, **arguments)
 
 
 def test_a_function_describes_itself() -> None:
@@ -38,23 +38,20 @@ def test_a_function_describes_itself() -> None:
     }
 
 
-def test_a_function_is_called_with_its_arguments() -> None:
-    assert called("python_functions", _config("area"), function="area", width=3, height=2.5, unit="m") == "7.5 m^2"
-    assert called("python_functions", _config("area"), function="area", width=3) == "3 cm^2"
+def test_a_function_is_called_with_its_arguments_and_what_is_no_text_is_json() -> None:
+    assert _called("area", width=3, height=2.5, unit="m") == "7.5 m^2"
+    assert _called("area", width=3) == "3 cm^2"
+    assert _called("later", number=4) == '{"doubled": 8}', "an asynchronous one is awaited"
 
 
-def test_an_asynchronous_function_is_awaited_and_what_is_no_text_is_json() -> None:
-    assert _called("later", number=4) == '{"doubled": 8}'
-
-
-def test_what_a_function_raises_is_its_answer() -> None:
-    with pytest.raises(ToolFailure, match=r"^ValueError: a side is negative$"):
-        called("python_functions", _config("area"), function="area", width=-1)
-    with pytest.raises(ToolFailure, match=r"^SystemExit: 3$"):
-        _called("leave")
-
-
-def test_a_function_may_say_that_the_policy_has_no_part_in_it() -> None:
+def test_what_a_function_raises_is_its_answer_unless_it_says_that_the_policy_has_no_part_in_it() -> None:
+    for function, arguments, words in (
+        ("area", {"width": -1}, r"^ValueError: a side is negative$"),
+        ("leave", {}, r"^SystemExit: 3$"),
+        ("alarmed", {}, "signal only works in main thread"),
+    ):
+        with pytest.raises(ToolFailure, match=words):
+            _called(function, **arguments)
     with pytest.raises(InfrastructureFailure, match="the database is gone"):
         _called("broken")
 
@@ -102,8 +99,3 @@ asyncio.run(main())
 def test_functions_that_never_end_hold_up_neither_others_nor_the_end() -> None:
     done = subprocess.run([sys.executable, "-c", HANGING], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout == "quick\n"
-
-
-def test_a_function_that_sets_an_alarm_is_told_that_it_runs_outside_the_main_thread() -> None:
-    with pytest.raises(ToolFailure, match="signal only works in main thread"):
-        _called("alarmed")

@@ -1,78 +1,35 @@
 """A policy that says what a script says, in a chat format in which every character is a token."""
 
 import json
-import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from tests.rollout.problems import task_row
+from tests.rollout.scripted_chat import END, ScriptedChat
+from tests.rollout.scripted_chat import ids as tokens
 
-from dagrpo.chat.renderers import Message, ParsedAnswer, ParsedCall, ToolSchema
+from dagrpo.chat.renderers import Message, ParsedAnswer, ToolSchema
 from dagrpo.core.trajectory import Prompt
 from dagrpo.core.types import Completion
 from dagrpo.rollout.session import Session, SessionLimits
 
-END = 1
-CALL = re.compile(r"@(\w+)(\{[^@]*)")
 
-
-class PlainChat:
-    """`[user]1+2=?` and an end, `[assistant]`: and so on. A call is written `@name{"argument": 1}`."""
-
-    def __init__(self, *, rewrites: bool = False) -> None:
-        self.rewrites = rewrites  # the template drops what was said before a user's turn
+class PlainChat(ScriptedChat):
+    """Also writes into a prompt what tools there are, and tells a call of any other."""
 
     def prompt(self, messages: Sequence[Message], tools: Sequence[ToolSchema]) -> tuple[str, tuple[int, ...]]:
-        begin = f"[tools]{json.dumps(list(tools), sort_keys=True)}\x01" if tools else ""
-        text = begin + _rendered(messages)
+        begin = f"<tools>{json.dumps(list(tools), sort_keys=True)}{END}" if tools else ""
+        text = begin + super().prompt(messages, ())[0]
         return text, tokens(text)
 
-    def extension(
-        self, prompt: Sequence[int], completion: Sequence[int], new: Sequence[Message], tools: Sequence[ToolSchema]
-    ) -> tuple[int, ...] | None:
-        if self.rewrites and any(message["role"] == "user" for message in new):
-            return None
-        close = () if completion and completion[-1] == END else (END,)
-        return (*close, *tokens(_rendered(new)))
-
     def parse(self, prompt: Sequence[int], completion: Sequence[int], tools: Sequence[ToolSchema]) -> ParsedAnswer:
-        text = self.text(completion)
-        known = {tool["function"]["name"] for tool in tools}
-        calls = tuple(_call(match, known) for match in CALL.finditer(text))
-        return ParsedAnswer(content=text.partition("@")[0] if calls else text, calls=calls)
-
-    def text(self, completion: Sequence[int]) -> str:
-        return "".join(chr(token) for token in completion if token != END)
-
-    def message(self, answer: ParsedAnswer) -> Message:
-        calls = [
-            {"type": "function", "function": {"name": call.name, "arguments": dict(call.arguments)}}
+        answer, known = super().parse(prompt, completion, tools), {tool["function"]["name"] for tool in tools}
+        calls = (
+            replace(call, status="unknown_tool") if call.status == "ok" and call.name not in known else call
             for call in answer.calls
-        ]
-        return {"role": "assistant", "content": answer.content} | ({"tool_calls": calls} if calls else {})
-
-    def spelled(self, message: Message) -> str:
-        return str(message["content"])
-
-    def require_tool_results(self, tools: Sequence[ToolSchema]) -> None:
-        pass
-
-
-def _rendered(messages: Sequence[Message]) -> str:
-    return "".join(f"[{message['role']}]{message['content']}\x01" for message in messages) + "[assistant]"
-
-
-def _call(match: re.Match[str], known: set[str]) -> ParsedCall:
-    values: dict[str, Any] = {"name": match[1], "raw": match[0], "span": match.span()}
-    try:
-        values["arguments"] = json.loads(match[2])
-    except ValueError:
-        return ParsedCall(**values, arguments={}, status="undecodable", fault="no JSON")
-    return ParsedCall(**values, status="ok" if match[1] in known else "unknown_tool")
-
-
-def tokens(text: str) -> tuple[int, ...]:
-    return tuple(map(ord, text))
+        )
+        return replace(answer, calls=tuple(calls))
 
 
 class ScriptedPolicy:
@@ -85,11 +42,11 @@ class ScriptedPolicy:
 
     async def complete(self, prompt: tuple[int, ...], most: int) -> Completion:
         self.asked.append((prompt, most))
-        written = (*tokens(self._answers.pop(0)), END)[:most]
+        written = tokens(self._answers.pop(0) + END)[:most]
         completion = Completion(
             token_ids=written,
             logprobs=tuple(-0.125 * (place + 1) for place in range(len(written))),
-            finish_reason="stop" if written[-1] == END else "length",
+            finish_reason="stop" if written[-1] == ord(END) else "length",
             weight_version="v",
             cached_tokens=len(self.asked) - 1,
         )

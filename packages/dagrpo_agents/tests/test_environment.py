@@ -60,7 +60,7 @@ def test_the_policy_is_told_of_its_tools_and_of_what_the_environment_says_first(
     prompt = "".join(map(chr, policy.asked[0][0]))
     assert '"name": "guess"' in prompt
     assert '"description": "What it may be."' in prompt
-    assert "[user]1+2=? It is below 10.\x01" in prompt
+    assert "<user>1+2=? It is below 10.\x03" in prompt
     assert "reset" not in prompt
     assert "hidden" not in prompt
 

@@ -74,11 +74,11 @@ def test_the_calls_of_the_last_allowed_turn_are_not_run_and_recorded_as_such() -
         ran.append(arguments["text"])
         return "x"
 
-    trajectory = attempt(lambda said: '@echo{"text": "again"}', Echo(run), max_turns=3)
+    trajectory = attempt(lambda said: 'so @echo{"text": "#### 3"}', Echo(run), max_turns=3)
     assert trajectory.stop_reason == "max_turns"
     assert [call.status for call in trajectory.calls] == ["ok", "ok", "not_run"]
-    assert ran == ["again", "again"]
-    assert (trajectory.turns, trajectory.text) == (3, "")
+    assert ran == ["#### 3", "#### 3"]
+    assert (trajectory.turns, trajectory.text) == (3, "so "), "an argument is no answer"
 
 
 def test_a_trajectory_that_is_full_ends_and_its_last_turn_has_only_the_room_that_is_left() -> None:
@@ -91,25 +91,21 @@ def test_a_trajectory_that_is_full_ends_and_its_last_turn_has_only_the_room_that
     assert len(cut.samples[0].token_ids) == prompt + 45
 
 
-def test_an_argument_is_no_answer() -> None:
-    trajectory = attempt(lambda said: 'so @echo{"text": "#### 3"}', max_turns=1)
-    assert trajectory.text == "so "
+def _fail(arguments: Mapping[str, Any], context: CallContext) -> str:
+    raise ToolFailure("division by zero")
 
 
-def test_a_tools_own_failure_is_told_to_the_policy() -> None:
-    def fail(arguments: Mapping[str, Any], context: CallContext) -> str:
-        raise ToolFailure("division by zero")
-
-    trajectory = attempt(once("@echo{}"), Echo(fail))
-    assert tool_results(trajectory) == ["division by zero"]
-    assert [call.status for call in trajectory.calls] == ["failed"]
+@pytest.mark.parametrize(
+    ("behaviour", "told", "status"),
+    [
+        (_fail, "division by zero", "failed"),
+        (lambda arguments, context: asyncio.sleep(60), "echo gave no result within 0.5 seconds.", "timed_out"),
+    ],
+)
+def test_a_call_that_fails_or_takes_too_long_is_told_to_the_policy(behaviour: Any, told: str, status: str) -> None:
+    trajectory = attempt(once("@echo{}"), Echo(behaviour), call_seconds=0.5)
+    assert (tool_results(trajectory), [call.status for call in trajectory.calls]) == ([told], [status])
     assert trajectory.stop_reason == "answered"
-
-
-def test_a_call_that_takes_too_long_is_told_to_the_policy() -> None:
-    trajectory = attempt(once("@echo{}"), Echo(lambda arguments, context: asyncio.sleep(60)), call_seconds=0.01)
-    assert tool_results(trajectory) == ["echo gave no result within 0.01 seconds."]
-    assert trajectory.calls[0].status == "timed_out"
 
 
 def test_a_failure_of_the_infrastructure_is_tried_again_and_then_excludes_the_trajectory() -> None:

@@ -74,15 +74,23 @@ def test_every_call_is_told_after_a_kill_what_it_was_told_before(tmp_path: Path)
     assert _results(after, path, *CALLS, ("one", "now", {}))[-1] == "tick 101"
 
 
-def test_a_result_is_in_the_file_before_it_is_handed_out(tmp_path: Path) -> None:
-    path = tmp_path / "clock.jsonl"
+def test_a_call_that_broke_is_not_recorded_and_an_attempt_that_is_made_again_is_told_the_same(tmp_path: Path) -> None:
+    path, clock = tmp_path / "clock.jsonl", Clock()
 
-    async def ask() -> None:
-        with RecordedTool(Clock(), path, stateless=True) as tool:
-            result = await tool.call("now", {}, context())
-            assert json.loads(path.read_text())["result"] == result
+    async def ask() -> list[str]:
+        with RecordedTool(clock, path, stateless=True) as tool:
+            clock.down = True
+            with pytest.raises(InfrastructureFailure):
+                await tool.call("now", {}, context())
+            clock.down = False
+            first = await _asks(tool, CALLS[0])
+            assert json.loads(path.read_text())["result"] == first[0], "it is in the file before it is handed out"
+            await tool.forget("one")
+            return first + await _asks(tool, CALLS[0])
 
-    asyncio.run(ask())
+    assert asyncio.run(ask()) == ["tick 1", "tick 1"]
+    assert clock.forgotten == ["one"]
+    assert _results(Clock(first=100), path, CALLS[0]) == ["tick 1"]
 
 
 @pytest.mark.parametrize("lost", [1, 10])
@@ -109,34 +117,6 @@ def test_a_flipped_bit_has_only_the_calls_of_its_lines_made_again(
     assert 1 <= made_again <= 2
     assert "clock.jsonl: " in capsys.readouterr().err
     assert _results(Clock(first=200), path, *CALLS) == after
-
-
-def test_a_call_that_broke_is_not_recorded_and_may_be_made_again(tmp_path: Path) -> None:
-    path, clock = tmp_path / "clock.jsonl", Clock()
-
-    async def ask() -> list[str]:
-        with RecordedTool(clock, path, stateless=True) as tool:
-            clock.down = True
-            with pytest.raises(InfrastructureFailure):
-                await tool.call("now", {}, context())
-            clock.down = False
-            return await _asks(tool, CALLS[0])
-
-    assert asyncio.run(ask()) == ["tick 1"]
-    assert _results(Clock(first=100), path, CALLS[0]) == ["tick 1"]
-
-
-def test_an_attempt_that_is_made_again_is_told_the_same(tmp_path: Path) -> None:
-    clock = Clock()
-
-    async def ask() -> list[str]:
-        with RecordedTool(clock, tmp_path / "clock.jsonl", stateless=True) as tool:
-            first = await _asks(tool, CALLS[0])
-            await tool.forget("one")
-            return first + await _asks(tool, CALLS[0])
-
-    assert asyncio.run(ask()) == ["tick 1", "tick 1"]
-    assert clock.forgotten == ["one"]
 
 
 def test_a_full_disk_is_told_in_a_sentence_and_nothing_broken_is_kept(tmp_path: Path) -> None:

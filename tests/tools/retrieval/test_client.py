@@ -7,12 +7,10 @@ from collections.abc import Sequence
 import pytest
 from aiohttp import web
 from tests.loopback import Handler, hang
-from tests.tools.retrieval.passages import PASSAGES, answering, flood, listening
+from tests.tools.retrieval.passages import answering, flood, listening
 
 from dagrpo.tools import InfrastructureFailure
 from dagrpo.tools.retrieval.client import Limits, SearchClient
-from dagrpo.tools.retrieval.index import Index
-from dagrpo_agents.search_server import application
 
 LIMITS = Limits(topk=2, seconds=5.0, retries=0, cached=2)
 
@@ -36,11 +34,6 @@ def _says(text: str, status: int = 200) -> Handler:
         return web.Response(text=text, status=status)
 
     return answer
-
-
-def test_our_own_server_is_asked() -> None:
-    (found,) = _found(application(Index(PASSAGES)), ["Norland town"])
-    assert found == ['"Torva"\nTorva is a town in Norland.', '"Harrow"\nHarrow is a town in Suland.']
 
 
 def test_both_forms_of_an_answer_are_read_and_no_more_than_asked_for() -> None:

@@ -31,11 +31,10 @@ def test_what_shares_words_with_the_query_is_found_best_first(tmp_path: Path) ->
     assert _titles(index, "Norland", most=1) == ["Torva"]
     assert len(_titles(index, "in")) == 4
     assert _titles(index, "in", most=2) == _titles(index, "in")[:2]
-
-
-def test_the_title_counts() -> None:
-    index = Index([Passage(title="", text="a town"), Passage(title="Harrow", text="a town")])
-    assert _titles(index, "harrow") == ["Harrow"]
+    empty = [Passage(title="", text="..."), Passage(title="?", text=""), Passage(title="", text="a town")]
+    assert Index(empty[:2]).search("anything", 3) == []
+    harrow = Index([*empty, Passage(title="Harrow", text="a town")])
+    assert _titles(harrow, "harrow") == ["Harrow"], "the title counts"
 
 
 def test_scores_are_those_of_the_formula() -> None:
@@ -66,12 +65,6 @@ def test_a_query_without_a_known_word_finds_nothing(query: str) -> None:
     assert Index(PASSAGES).search(query, 3) == []
 
 
-def test_passages_without_words_are_never_found_and_change_nothing_for_others() -> None:
-    empty = [Passage(title="", text="..."), Passage(title="?", text=""), Passage(title="", text="")]
-    assert Index(empty).search("anything", 3) == []
-    assert _titles(Index([*empty, Passage(title="Harrow", text="a town")]), "town") == ["Harrow"]
-
-
 @given(st.lists(st.text(max_size=12), min_size=1, max_size=6), st.text(max_size=20), st.integers(1, 4))
 def test_any_corpus_takes_any_query(texts: list[str], query: str, most: int) -> None:
     index = Index([Passage(title="", text=text) for text in texts])
@@ -81,10 +74,11 @@ def test_any_corpus_takes_any_query(texts: list[str], query: str, most: int) -> 
     assert found == index.search(query, most)
 
 
-@pytest.mark.parametrize("columns", [{"title": []}, {"title": [], "text": []}, {"name": ["a"], "text": ["b"]}])
-def test_a_file_that_is_no_corpus_is_refused(tmp_path: Path, columns: dict[str, list[str]]) -> None:
+@pytest.mark.parametrize("names", [["title"], ["name", "text"], ["title", "text", "text"]])
+@pytest.mark.parametrize("rows", [0, 1])
+def test_a_file_that_is_no_corpus_is_refused(tmp_path: Path, names: list[str], rows: int) -> None:
     path = tmp_path / "passages.parquet"
-    write_parquet(path, pa.table(columns))
+    pq.write_table(pa.table([["a"] * rows] * len(names), names=names), path)
     with pytest.raises(UserError, match=r"passages.parquet has \d rows with the columns .*: a corpus has at least one"):
         Index.read(path)
 
@@ -106,13 +100,6 @@ def test_a_small_file_that_decodes_to_more_than_a_corpus_may_have_is_refused_unr
     assert path.stat().st_size < 10_000
     monkeypatch.delattr(pq, "read_table")
     with pytest.raises(UserError, match=r"passages.parquet has more than 4 GiB of titles and texts: .*\.url"):
-        Index.read(path)
-
-
-def test_two_columns_of_one_name_are_no_corpus(tmp_path: Path) -> None:
-    path = tmp_path / "passages.parquet"
-    pq.write_table(pa.table([["a"], ["b"], ["c"]], names=["title", "text", "text"]), path)
-    with pytest.raises(UserError, match="has 1 rows with the columns title, text, text: a corpus has"):
         Index.read(path)
 
 
