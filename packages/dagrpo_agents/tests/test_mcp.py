@@ -52,56 +52,48 @@ def test_a_server_says_what_it_offers_from_within_a_loop_too() -> None:
 
 @pytest.mark.nightly
 @pytest.mark.usefixtures("_secrets")
-def test_one_server_answers_all_and_is_started_again_when_it_dies(tmp_path: Path) -> None:
+@pytest.mark.anyio
+async def test_one_server_answers_all_and_is_started_again_when_it_dies(tmp_path: Path) -> None:
     config = Config(command=SERVER, environment=["OF_THE_SERVER", "OF_NO_USE"])
-
-    async def ask() -> None:
-        async with TOOL.open(config, ToolPlace(folder=tmp_path, passages=None)) as tool:
-            assert await asyncio.gather(*(_told(tool, "add", a=n, b=1) for n in range(8))) == list("12345678")
-            assert [await _told(tool, "count"), await _told(tool, "count")] == ["1", "2"]
-            assert await _told(tool, "fail") == "ToolFailure: Error executing tool fail"
-            assert "ToolFailure: Error executing tool add: 1 validation error" in await _told(tool, "add", a="x", b=1)
-            assert await _told(tool, "variable", name="OF_THE_SERVER") == "told"
-            assert await _told(tool, "variable", name="OF_NOBODY") == "not set"
-            with pytest.raises(TimeoutError):
-                await asyncio.wait_for(_told(tool, "sleep", seconds=0.5), 0.1)
-            assert (await _told(tool, "die")).endswith("stdio_server.py died in a call of die.")
-            assert await _told(tool, "count") == "1"  # of the new one
-            await tool.forget("one")
-
-    asyncio.run(ask())
+    async with TOOL.open(config, ToolPlace(folder=tmp_path, passages=None)) as tool:
+        assert await asyncio.gather(*(_told(tool, "add", a=n, b=1) for n in range(8))) == list("12345678")
+        assert [await _told(tool, "count"), await _told(tool, "count")] == ["1", "2"]
+        assert await _told(tool, "fail") == "ToolFailure: Error executing tool fail"
+        assert "ToolFailure: Error executing tool add: 1 validation error" in await _told(tool, "add", a="x", b=1)
+        assert await _told(tool, "variable", name="OF_THE_SERVER") == "told"
+        assert await _told(tool, "variable", name="OF_NOBODY") == "not set"
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(_told(tool, "sleep", seconds=0.5), 0.1)
+        assert (await _told(tool, "die")).endswith("stdio_server.py died in a call of die.")
+        assert await _told(tool, "count") == "1"  # of the new one
+        await tool.forget("one")
     assert "I am leaving" in (tmp_path / "mcp.log").read_text()
     mine = psutil.Process(os.getpid()).children(recursive=True)
     assert [child for child in mine if SERVER[1] in child.as_dict(["cmdline"], ad_value=[])["cmdline"]] == []
 
 
-def test_a_program_that_writes_much_to_stderr_fills_no_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.anyio
+async def test_a_program_that_writes_much_to_stderr_fills_no_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(mcp_tool, "MOST_LOG_BYTES", 10_000)
     monkeypatch.setattr(mcp_tool, "SECONDS_BETWEEN_LOOKS", 0.02)
-
-    async def ask() -> list[int]:
-        sizes = []
-        async with TOOL.open(Config(command=SERVER), ToolPlace(folder=tmp_path, passages=None)) as tool:
-            for _ in range(5):
-                await _told(tool, "chat", characters=50_000)
-                await asyncio.sleep(0.2)
-                sizes.append((tmp_path / "mcp.log").stat().st_size)
-        return sizes
-
-    assert max(asyncio.run(ask())) <= 10_000
+    async with TOOL.open(Config(command=SERVER), ToolPlace(folder=tmp_path, passages=None)) as tool:
+        for _ in range(5):
+            await _told(tool, "chat", characters=50_000)
+            await asyncio.sleep(0.2)
+            assert (tmp_path / "mcp.log").stat().st_size <= 10_000
 
 
-def test_a_line_that_is_too_long_is_an_error_of_the_call_and_the_next_call_has_a_new_server(tmp_path: Path) -> None:
-    async def ask() -> None:
-        async with TOOL.open(Config(command=SERVER), ToolPlace(folder=tmp_path, passages=None)) as tool:
-            failure = await asyncio.wait_for(_told(tool, "flood"), 30)
-            assert failure.startswith("InfrastructureFailure"), failure
-            assert failure.endswith("stdio_server.py answered with more than 8388608 bytes in a call of flood."), (
-                failure
-            )
-            assert await _told(tool, "add", a=1, b=1) == "2"
-
-    asyncio.run(ask())
+@pytest.mark.anyio
+async def test_a_line_that_is_too_long_is_an_error_of_the_call_and_the_next_call_has_a_new_server(
+    tmp_path: Path,
+) -> None:
+    async with TOOL.open(Config(command=SERVER), ToolPlace(folder=tmp_path, passages=None)) as tool:
+        failure = await asyncio.wait_for(_told(tool, "flood"), 30)
+        assert failure.startswith("InfrastructureFailure"), failure
+        assert failure.endswith("stdio_server.py answered with more than 8388608 bytes in a call of flood."), failure
+        assert await _told(tool, "add", a=1, b=1) == "2"
 
 
 BARE = """

@@ -1,7 +1,7 @@
 """OpenAI's own client against the gateway: tools, forks, streams, and the tokens that are recorded."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -12,6 +12,7 @@ from packages.dagrpo_agents.tests.scripted_policy import CALCULATOR, ScriptedPol
 from dagrpo.rollout.session import Session
 from dagrpo_agents.gateway.server import Access, open_gateway
 
+pytestmark = pytest.mark.anyio
 QUESTION = {"role": "user", "content": "1+2=?"}
 
 
@@ -19,6 +20,7 @@ QUESTION = {"role": "user", "content": "1+2=?"}
 async def client_of(session: Session) -> AsyncIterator[tuple[Any, Access]]:
     """A client without types: its own take each message as one of many classes."""
     async with (
+        asyncio.timeout(30),
         open_gateway() as gateway,
         gateway.admit(session) as access,
         AsyncOpenAI(base_url=access.base_url, api_key=access.key, max_retries=0) as client,
@@ -26,19 +28,10 @@ async def client_of(session: Session) -> AsyncIterator[tuple[Any, Access]]:
         yield client, access
 
 
-def talk(session: Session, conversation: Callable[[Any], Awaitable[Any]]) -> Any:
-    async def run() -> Any:
-        async with client_of(session) as (client, _):
-            return await conversation(client)
-
-    return asyncio.run(asyncio.wait_for(run(), 30))
-
-
-def test_a_conversation_with_tools_is_one_sample_of_the_engines_own_tokens() -> None:
+async def test_a_conversation_with_tools_is_one_sample_of_the_engines_own_tokens() -> None:
     policy = ScriptedPolicy('Wait.@calculator{"expression": "1+2"}', "3")
     session = session_with(policy, tools=(CALCULATOR,))
-
-    async def conversation(client: Any) -> str | None:
+    async with client_of(session) as (client, _):
         messages: list[Any] = [QUESTION]
         first = await client.chat.completions.create(model="policy", messages=messages, tools=[CALCULATOR])
         assert first.choices[0].finish_reason == "tool_calls"
@@ -49,30 +42,25 @@ def test_a_conversation_with_tools_is_one_sample_of_the_engines_own_tokens() -> 
         second = await client.chat.completions.create(model="policy", messages=messages, tools=[CALCULATOR])
         assert second.choices[0].finish_reason == "stop"
         answer: str | None = second.choices[0].message.content
-        return answer
-
-    assert talk(session, conversation) == "3"
+        assert answer == "3"
     (sample,) = session.samples()
     first, second = policy.completions
-    between = tokens("[tool]3\x01[assistant]")
+    between = tokens("<tool>3\x03<assistant>")
     assert tuple(sample.token_ids) == (*session.prompt.token_ids, *first.token_ids, *between, *second.token_ids)
     assert tuple(sample.completion_ids) == (*first.token_ids, *second.token_ids)
     assert tuple(sample.completion_logprobs) == (*first.logprobs, *second.logprobs)
 
 
-def test_the_tokens_are_told_as_vllm_tells_them() -> None:
+async def test_the_tokens_are_told_as_vllm_tells_them() -> None:
     policy = ScriptedPolicy("hi")
     session = session_with(policy)
-
-    async def conversation(client: Any) -> Any:
-        return await client.chat.completions.create(model="my-model", messages=[QUESTION], logprobs=True)
-
-    answer = talk(session, conversation)
+    async with client_of(session) as (client, _):
+        answer = await client.chat.completions.create(model="my-model", messages=[QUESTION], logprobs=True)
     assert answer.model == "my-model"
     assert tuple(answer.prompt_token_ids) == policy.asked[0][0] == session.prompt.token_ids
-    assert answer.choices[0].token_ids == [ord("h"), ord("i"), 1]
+    assert answer.choices[0].token_ids == [ord("h"), ord("i"), 3]
     told = [(each.token, each.logprob) for each in answer.choices[0].logprobs.content]
-    assert told == [("token_id:104", -0.125), ("token_id:105", -0.25), ("token_id:1", -0.375)]
+    assert told == [("token_id:104", -0.125), ("token_id:105", -0.25), ("token_id:3", -0.375)]
     prompt = len(session.prompt.token_ids)
     assert (answer.usage.prompt_tokens, answer.usage.completion_tokens, answer.usage.total_tokens) == (
         prompt,
@@ -82,27 +70,24 @@ def test_the_tokens_are_told_as_vllm_tells_them() -> None:
     assert answer.usage.prompt_tokens_details.cached_tokens == 0
 
 
-def test_thoughts_are_beside_the_content_and_the_answer_is_known_again() -> None:
+async def test_thoughts_are_beside_the_content_and_the_answer_is_known_again() -> None:
     session = session_with(ScriptedPolicy("<think>hm</think>\n3", "<think>cut off", "4"))
-
-    async def conversation(client: Any) -> list[tuple[str, str]]:
+    async with client_of(session) as (client, _):
         messages: list[Any] = [QUESTION]
         told = []
         for _ in range(3):
             answer = (await client.chat.completions.create(model="p", messages=messages)).choices[0].message
             told.append((answer.content, getattr(answer, "reasoning_content", "")))
             messages += [{"role": "assistant", "content": answer.content}, QUESTION]
-        return told
-
-    assert talk(session, conversation) == [("3", "<think>hm</think>\n"), ("", "<think>cut off"), ("4", "")]
+        assert told == [("3", "<think>hm</think>\n"), ("", "<think>cut off"), ("4", "")]
     assert len(session.samples()) == 1
 
 
-def test_going_back_to_an_earlier_turn_is_a_second_sample() -> None:
+async def test_going_back_to_an_earlier_turn_is_a_second_sample() -> None:
     policy = ScriptedPolicy("a", "b", "c", "d")
     session = session_with(policy)
+    async with client_of(session) as (client, _):
 
-    async def conversation(client: Any) -> None:
         async def say(*said: str) -> str:
             roles = ["user", "assistant"] * len(said)
             messages = [{"role": role, "content": text} for role, text in zip(roles, said, strict=False)]
@@ -113,42 +98,33 @@ def test_going_back_to_an_earlier_turn_is_a_second_sample() -> None:
         assert await say("1+2=?", "a", "sure?") == "b"
         assert await say("1+2=?", "a", "really?") == "c"
         assert await say("edited", "a", "sure?") == "d"
-
-    talk(session, conversation)
     assert [turn.parent and turn.parent.number for turn in session.turns] == [None, 0, 0, None]
     trained = [tuple(sample.completion_ids) for sample in session.samples()]
-    assert trained == [tokens("a\x01b\x01"), tokens("c\x01"), tokens("d\x01")]
+    assert trained == [tokens("a\x03b\x03"), tokens("c\x03"), tokens("d\x03")]
 
 
-def test_where_the_template_rewrites_what_was_said_another_sample_begins() -> None:
+async def test_where_the_template_rewrites_what_was_said_another_sample_begins() -> None:
     session = session_with(ScriptedPolicy("a", "b"), rewrites=True)
-
-    async def conversation(client: Any) -> None:
+    async with client_of(session) as (client, _):
         for messages in ([QUESTION], [QUESTION, {"role": "assistant", "content": "a"}, QUESTION]):
             await client.chat.completions.create(model="policy", messages=messages)
-
-    talk(session, conversation)
-    assert [tuple(sample.completion_ids) for sample in session.samples()] == [tokens("a\x01"), tokens("b\x01")]
+    assert [tuple(sample.completion_ids) for sample in session.samples()] == [tokens("a\x03"), tokens("b\x03")]
 
 
-def test_other_tools_are_another_prompt() -> None:
+async def test_other_tools_are_another_prompt() -> None:
     policy = ScriptedPolicy("a", "b")
     session = session_with(policy)
-
-    async def conversation(client: Any) -> None:
+    async with client_of(session) as (client, _):
         await client.chat.completions.create(model="policy", messages=[QUESTION])
         later = [QUESTION, {"role": "assistant", "content": "a"}, QUESTION]
         await client.chat.completions.create(model="policy", messages=later, tools=[CALCULATOR])
-
-    talk(session, conversation)
     assert len(session.samples()) == 2
-    assert policy.asked[1][0][:7] == tokens("[tools]")
+    assert policy.asked[1][0][:7] == tokens("<tools>")
 
 
-def test_messages_are_known_again_however_clients_write_them() -> None:
+async def test_messages_are_known_again_however_clients_write_them() -> None:
     session = session_with(ScriptedPolicy('@calculator{"expression": "1+2", "exact": true}', "3"), tools=(CALCULATOR,))
-
-    async def conversation(client: Any) -> None:
+    async with client_of(session) as (client, _):
         first = await client.chat.completions.create(model="policy", messages=[QUESTION], tools=[CALCULATOR])
         (call,) = first.choices[0].message.tool_calls
         function = {"name": "calculator", "arguments": '{"exact":true,"expression":"1+2"}'}
@@ -160,16 +136,13 @@ def test_messages_are_known_again_however_clients_write_them() -> None:
         }
         told = {"role": "tool", "tool_call_id": call.id, "content": "3"}
         await client.chat.completions.create(model="policy", messages=[question, asked, told], tools=[CALCULATOR])
-
-    talk(session, conversation)
     assert len(session.samples()) == 1
 
 
-def test_a_stream_says_the_same_in_pieces() -> None:
+async def test_a_stream_says_the_same_in_pieces() -> None:
     policy = ScriptedPolicy('Two.@calculator{"expression": "1"}@calculator{"expression": "2"}')
     session = session_with(policy, tools=(CALCULATOR,))
-
-    async def conversation(client: Any) -> list[Any]:
+    async with client_of(session) as (client, _):
         stream = await client.chat.completions.create(
             model="policy",
             messages=[QUESTION],
@@ -178,9 +151,7 @@ def test_a_stream_says_the_same_in_pieces() -> None:
             stream_options={"include_usage": True},
             logprobs=True,
         )
-        return [chunk async for chunk in stream]
-
-    said, end, usage = talk(session, conversation)
+        said, end, usage = [chunk async for chunk in stream]
     delta = said.choices[0].delta
     assert delta.content == "Two."
     assert [(call.index, call.function.arguments) for call in delta.tool_calls] == [
@@ -193,93 +164,74 @@ def test_a_stream_says_the_same_in_pieces() -> None:
     assert usage.usage.completion_tokens == len(policy.completions[0].token_ids)
 
 
-def test_a_program_can_ask_for_fewer_tokens_and_never_for_more() -> None:
+async def test_a_program_can_ask_for_fewer_tokens_and_never_for_more() -> None:
     policy = ScriptedPolicy("abcdef", "abcdef", "abcdef")
     session = session_with(policy, new_tokens=4)
-
-    async def conversation(client: Any) -> list[str]:
+    async with client_of(session) as (client, _):
         limits: list[Any] = [{"max_tokens": 2}, {"max_completion_tokens": 3}, {"max_tokens": 100}]
         answers = [await client.chat.completions.create(model="p", messages=[QUESTION], **limit) for limit in limits]
-        return [answer.choices[0].finish_reason for answer in answers]
-
-    assert talk(session, conversation) == ["length"] * 3
+        assert [answer.choices[0].finish_reason for answer in answers] == ["length"] * 3
     assert [most for _, most in policy.asked] == [2, 3, 4]
 
 
-def test_how_is_sampled_is_not_the_programs_choice_and_it_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_how_is_sampled_is_not_the_programs_choice_and_it_is_said_once(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     session = session_with(ScriptedPolicy("a", "b"))
-
-    async def conversation(client: Any) -> None:
+    async with client_of(session) as (client, _):
         for _ in range(2):
             await client.chat.completions.create(model="p", messages=[QUESTION], temperature=0, seed=1)
-
-    talk(session, conversation)
     assert capsys.readouterr().err.count("seed, temperature") == 1
 
 
 @pytest.mark.parametrize(("limits", "code"), [({"turns": 1}, "max_turns"), ({"limit": 30}, "max_tokens")])
-def test_an_attempt_that_is_over_is_told_so_in_openais_form(limits: dict[str, int], code: str) -> None:
+async def test_an_attempt_that_is_over_is_told_so_in_openais_form(limits: dict[str, int], code: str) -> None:
     session = session_with(ScriptedPolicy("a" * 10, "b"), **limits)  # type: ignore[arg-type]
-
-    async def conversation(client: Any) -> None:
+    async with client_of(session) as (client, _):
         await client.chat.completions.create(model="p", messages=[QUESTION])
         with pytest.raises(BadRequestError) as refused:
             later = [QUESTION, {"role": "assistant", "content": "a" * 10}, QUESTION]
             await client.chat.completions.create(model="p", messages=later)
         assert refused.value.code == code
-
-    talk(session, conversation)
     assert len(session.turns) == 1
 
 
-def test_requests_of_one_session_are_answered_one_after_the_other() -> None:
+async def test_requests_of_one_session_are_answered_one_after_the_other() -> None:
     session = session_with(ScriptedPolicy(*"abcde"))
-
-    async def conversation(client: Any) -> None:
+    async with client_of(session) as (client, _):
         await asyncio.gather(*(client.chat.completions.create(model="p", messages=[QUESTION]) for _ in range(5)))
-
-    talk(session, conversation)
     assert [turn.number for turn in session.turns] == [0, 1, 2, 3, 4]
 
 
-def test_a_request_that_is_sent_again_gets_the_answer_that_was_lost() -> None:
+async def test_a_request_that_is_sent_again_gets_the_answer_that_was_lost() -> None:
     session = session_with(ScriptedPolicy("a", "b"))
-
-    async def conversation(client: Any) -> list[str]:
+    async with client_of(session) as (client, _):
         headers: list[dict[str, str]] = [{}, {"x-stainless-retry-count": "1"}, {}]
         answers = [
             await client.chat.completions.create(model="p", messages=[QUESTION], extra_headers=each) for each in headers
         ]
-        return [answer.choices[0].message.content for answer in answers]
-
-    assert talk(session, conversation) == ["a", "a", "b"]
+        assert [answer.choices[0].message.content for answer in answers] == ["a", "a", "b"]
 
 
-def test_the_models_are_listed() -> None:
-    async def conversation(client: Any) -> list[str]:
-        return [model.id for model in (await client.models.list()).data]
-
-    assert talk(session_with(ScriptedPolicy()), conversation) == ["policy"]
+async def test_the_models_are_listed() -> None:
+    async with client_of(session_with(ScriptedPolicy())) as (client, _):
+        assert [model.id for model in (await client.models.list()).data] == ["policy"]
 
 
-def test_calls_are_known_with_the_results_that_the_program_gave() -> None:
-    answers = ('@calculator{"expression": "1"}@calculator{broken', '@clock{}@calculator{"expression": "2"}')
+async def test_calls_are_known_with_the_results_that_the_program_gave() -> None:
+    answers = ('@calculator{"expression": "1"}@calculator{"expression": }', '@clock{}@calculator{"expression": "2"}')
     session = session_with(ScriptedPolicy(*answers), tools=(CALCULATOR,))
-
-    async def run() -> list[tuple[int, str, str, str]]:
-        async with client_of(session) as (client, access):
-            first = await client.chat.completions.create(model="p", messages=[QUESTION], tools=[CALCULATOR])
-            message = first.choices[0].message
-            assert message.content == "@calculator{broken"  # what cannot be called is not lost
-            (call,) = message.tool_calls
-            told = {"role": "tool", "tool_call_id": call.id, "content": "one"}
-            later = [QUESTION, message.model_dump(exclude_none=True), told]
-            await client.chat.completions.create(model="p", messages=later, tools=[CALCULATOR])
-            return [(call.turn, call.name, call.status, call.result) for call in access.conversation.calls()]
-
-    assert asyncio.run(run()) == [
-        (0, "calculator", "ok", "one"),
-        (0, "calculator", "undecodable", ""),
-        (1, "clock", "unknown_tool", ""),
-        (1, "calculator", "not_run", ""),
-    ]
+    async with client_of(session) as (client, access):
+        first = await client.chat.completions.create(model="p", messages=[QUESTION], tools=[CALCULATOR])
+        message = first.choices[0].message
+        assert message.content == '@calculator{"expression": }'  # what cannot be called is not lost
+        (call,) = message.tool_calls
+        told = {"role": "tool", "tool_call_id": call.id, "content": "one"}
+        later = [QUESTION, message.model_dump(exclude_none=True), told]
+        await client.chat.completions.create(model="p", messages=later, tools=[CALCULATOR])
+        assert [(call.turn, call.name, call.status, call.result) for call in access.conversation.calls()] == [
+            (0, "calculator", "ok", "one"),
+            (0, "", "undecodable", ""),
+            (1, "clock", "unknown_tool", ""),
+            (1, "calculator", "not_run", ""),
+        ]

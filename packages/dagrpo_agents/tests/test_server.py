@@ -4,7 +4,7 @@ import asyncio
 import json
 import os
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -22,12 +22,19 @@ from dagrpo_agents.gateway.server import Gateway, open_gateway
 BODY: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "1+2=?"}]}
 
 
-def with_gateway(test: Callable[[Gateway, ClientSession], Awaitable[None]]) -> None:
-    async def run() -> None:
-        async with open_gateway() as gateway, ClientSession() as http:
-            await test(gateway, http)
+pytestmark = pytest.mark.anyio
 
-    asyncio.run(asyncio.wait_for(run(), 30))
+
+@pytest.fixture
+async def gateway() -> AsyncIterator[Gateway]:
+    async with asyncio.timeout(30), open_gateway() as opened:
+        yield opened
+
+
+@pytest.fixture
+async def http() -> AsyncIterator[ClientSession]:
+    async with ClientSession() as session:
+        yield session
 
 
 async def ask(http: ClientSession, url: str, key: str = "", body: Any = BODY, **headers: str) -> tuple[int, Any]:
@@ -37,77 +44,37 @@ async def ask(http: ClientSession, url: str, key: str = "", body: Any = BODY, **
         return answer.status, await answer.json()
 
 
-def test_only_a_sessions_own_key_opens_it() -> None:
-    async def test(gateway: Gateway, http: ClientSession) -> None:
-        mine, theirs = session_with(ScriptedPolicy("a")), session_with(ScriptedPolicy("b"))
-        async with gateway.admit(mine) as own, gateway.admit(theirs) as other:
-            assert (await ask(http, own.base_url))[0] == 401
-            assert (await ask(http, own.base_url, "guess"))[0] == 404
-            assert (await ask(http, other.base_url, own.key))[0] == 404
-            assert (await ask(http, f"{gateway.address}/v1", own.key, **{"X-Session-ID": other.identifier}))[0] == 404
-            assert (await ask(http, f"{gateway.address}/v1", own.key))[0] == 404
-            assert (await ask(http, own.base_url, own.key))[0] == 200
-        assert (len(mine.turns), len(theirs.turns)) == (1, 0)
-
-    with_gateway(test)
-
-
-def test_a_session_that_has_ended_is_unknown() -> None:
-    async def test(gateway: Gateway, http: ClientSession) -> None:
-        async with gateway.admit(session_with(ScriptedPolicy("a"))) as access:
-            pass
-        status, answer = await ask(http, access.base_url, access.key)
-        assert (status, answer["error"]["code"]) == (404, "no_session")
-        assert gateway._open == {}
-
-    with_gateway(test)
+async def test_only_a_sessions_own_key_opens_it_until_it_has_ended(gateway: Gateway, http: ClientSession) -> None:
+    mine, theirs = session_with(ScriptedPolicy("a", "b")), session_with(ScriptedPolicy())
+    async with gateway.admit(mine) as own, gateway.admit(theirs) as other:
+        assert len({own.identifier, other.identifier, own.key, other.key}) == 4
+        assert min(len(own.identifier), len(own.key)) >= 32
+        assert (await ask(http, own.base_url))[0] == 401
+        assert (await ask(http, own.base_url, "guess"))[0] == 404
+        assert (await ask(http, other.base_url, own.key))[0] == 404
+        assert (await ask(http, f"{gateway.address}/v1", own.key, **{"X-Session-ID": other.identifier}))[0] == 404
+        assert (await ask(http, f"{gateway.address}/v1", own.key))[0] == 404
+        assert (await ask(http, own.base_url, own.key))[0] == 200
+    async with gateway.admit(mine, identifier="trace-1", key="shared"):  # a program that chooses its own
+        assert (await ask(http, f"{gateway.address}/v1", "shared", **{"X-Session-ID": "trace-2"}))[0] == 404
+        assert (await ask(http, f"{gateway.address}/v1", "shared", **{"X-Session-ID": "trace-1"}))[0] == 200
+    status, answer = await ask(http, own.base_url, own.key)
+    assert (status, answer["error"]["code"]) == (404, "no_session")
+    assert gateway._open == {}
+    assert (len(mine.turns), len(theirs.turns)) == (2, 0)
 
 
-def test_identifiers_and_keys_cannot_be_guessed() -> None:
-    async def test(gateway: Gateway, http: ClientSession) -> None:
-        session = session_with(ScriptedPolicy())
-        async with gateway.admit(session) as one, gateway.admit(session) as two:
-            assert len({one.identifier, two.identifier, one.key, two.key}) == 4
-            assert min(len(one.identifier), len(one.key)) >= 32
-
-    with_gateway(test)
-
-
-def test_a_program_that_chooses_its_identifier_sends_it_in_a_header() -> None:
-    async def test(gateway: Gateway, http: ClientSession) -> None:
-        session = session_with(ScriptedPolicy("a"))
-        async with gateway.admit(session, identifier="trace-1", key="shared"):
-            assert (await ask(http, f"{gateway.address}/v1", "shared", **{"X-Session-ID": "trace-2"}))[0] == 404
-            assert (await ask(http, f"{gateway.address}/v1", "shared", **{"X-Session-ID": "trace-1"}))[0] == 200
-
-    with_gateway(test)
-
-
-@pytest.mark.parametrize(
-    ("body", "expected"),
-    [(b"[" * 1_000_000, 400), (b"\xff", 400), (b'{"messages": [], "x": "\\udc00"}', 400), (b" " * (9 << 20), 413)],
-    ids=["brackets", "not UTF-8", "half a surrogate pair", "9 MiB"],
-)
-def test_what_cannot_be_read_is_the_programs_mistake(body: bytes, expected: int) -> None:
-    async def test(gateway: Gateway, http: ClientSession) -> None:
-        async with gateway.admit(session_with(ScriptedPolicy("a"))) as access:
-            status, answer = await ask(http, access.base_url, access.key, body)
-            assert status == expected
-            assert answer["error"]["type"] == "invalid_request_error"
-            assert (await ask(http, access.base_url, access.key))[0] == 200  # the session is none the worse
-
-    with_gateway(test)
-
-
-def test_a_compressed_body_is_refused_before_it_is_unpacked() -> None:
-    async def test(gateway: Gateway, http: ClientSession) -> None:
-        async with gateway.admit(session_with(ScriptedPolicy("a"))) as access:
-            headers = {"Authorization": f"Bearer {access.key}", "Content-Encoding": "gzip"}
-            url = f"{access.base_url}/chat/completions"
-            async with http.post(url, data=b"no gzip at all", headers=headers) as answer:
-                assert (answer.status, (await answer.json())["error"]["code"]) == (400, "encoding")
-
-    with_gateway(test)
+@pytest.mark.parametrize(("body", "expected"), [(b"[" * 1_000_000, 400), (b" " * (9 << 20), 413)])
+async def test_what_cannot_be_read_is_the_programs_mistake(
+    gateway: Gateway, http: ClientSession, body: bytes, expected: int
+) -> None:
+    async with gateway.admit(session_with(ScriptedPolicy("a"))) as access:
+        status, answer = await ask(http, access.base_url, access.key, body)
+        assert status == expected
+        assert answer["error"]["type"] == "invalid_request_error"
+        assert (await ask(http, access.base_url, access.key))[0] == 200  # the session is none the worse
+        compressed = await ask(http, access.base_url, access.key, b"no gzip at all", **{"Content-Encoding": "gzip"})
+        assert (compressed[0], compressed[1]["error"]["code"]) == (400, "encoding")
 
 
 class Strict(PlainChat):
@@ -115,17 +82,16 @@ class Strict(PlainChat):
         raise UserError("Conversation roles must alternate")
 
 
-def test_messages_that_the_template_refuses_are_the_programs_mistake() -> None:
-    async def test(gateway: Gateway, http: ClientSession) -> None:
-        session = session_with(ScriptedPolicy("a"))
-        session.chat = Strict()
-        async with gateway.admit(session) as access:
-            other = {"messages": [{"role": "user", "content": "not the problem's prompt"}]}
-            status, answer = await ask(http, access.base_url, access.key, other)
-            assert status == 400
-            assert "must alternate" in answer["error"]["message"]
-
-    with_gateway(test)
+async def test_messages_that_the_template_refuses_are_the_programs_mistake(
+    gateway: Gateway, http: ClientSession
+) -> None:
+    session = session_with(ScriptedPolicy("a"))
+    session.chat = Strict()
+    async with gateway.admit(session) as access:
+        other = {"messages": [{"role": "user", "content": "not the problem's prompt"}]}
+        status, answer = await ask(http, access.base_url, access.key, other)
+        assert status == 400
+        assert "must alternate" in answer["error"]["message"]
 
 
 class Broken(ScriptedPolicy):
@@ -133,39 +99,35 @@ class Broken(ScriptedPolicy):
         raise ServerError("the server has died")
 
 
-def test_the_engines_failure_ends_what_waits_for_the_program() -> None:
-    async def test(gateway: Gateway, http: ClientSession) -> None:
-        async with gateway.admit(session_with(Broken())) as access:
+async def test_the_engines_failure_ends_what_waits_for_the_program(gateway: Gateway, http: ClientSession) -> None:
+    async with gateway.admit(session_with(Broken())) as access:
 
-            async def program() -> None:
-                assert (await ask(http, access.base_url, access.key))[0] == 503
-                await asyncio.sleep(1000)
+        async def program() -> None:
+            assert (await ask(http, access.base_url, access.key))[0] == 503
+            await asyncio.sleep(1000)
 
-            with pytest.raises(ServerError, match="has died"):
-                await access.unless_broken(program(), 60)
-
-    with_gateway(test)
+        with pytest.raises(ServerError, match="has died"):
+            await access.unless_broken(program(), 60)
 
 
-def test_a_fault_of_ours_is_not_hidden_in_an_answer_to_a_program() -> None:
+async def test_a_fault_of_ours_is_not_hidden_in_an_answer_to_a_program(gateway: Gateway, http: ClientSession) -> None:
     class Faulty(PlainChat):
         def extension(self, prompt: Any, completion: Any, new: Any, tools: Any) -> Any:
             raise KeyError("bug")
 
-    async def test(gateway: Gateway, http: ClientSession) -> None:
-        session = session_with(ScriptedPolicy("a", "b"))
-        session.chat = Faulty()
-        async with gateway.admit(session) as access:
-            await ask(http, access.base_url, access.key)
-            answer = {"role": "assistant", "content": "a"}
-            longer = {"messages": [*BODY["messages"], answer, {"role": "user", "content": "on"}]}
-            with pytest.raises(KeyError):
-                await access.unless_broken(ask(http, access.base_url, access.key, longer), 60)
-
-    with_gateway(test)
+    session = session_with(ScriptedPolicy("a", "b"))
+    session.chat = Faulty()
+    async with gateway.admit(session) as access:
+        await ask(http, access.base_url, access.key)
+        answer = {"role": "assistant", "content": "a"}
+        longer = {"messages": [*BODY["messages"], answer, {"role": "user", "content": "on"}]}
+        with pytest.raises(KeyError):
+            await access.unless_broken(ask(http, access.base_url, access.key, longer), 60)
 
 
-def test_what_is_still_asked_for_when_a_session_ends_is_not_waited_for() -> None:
+async def test_what_is_still_asked_for_when_a_session_ends_is_not_waited_for(
+    gateway: Gateway, http: ClientSession
+) -> None:
     class Slow(ScriptedPolicy):
         async def complete(self, prompt: tuple[int, ...], most: int) -> Completion:
             started.set()
@@ -173,34 +135,29 @@ def test_what_is_still_asked_for_when_a_session_ends_is_not_waited_for() -> None
             raise AssertionError
 
     started = asyncio.Event()
-
-    async def test(gateway: Gateway, http: ClientSession) -> None:
-        session = session_with(Slow())
-        async with gateway.admit(session) as access:
-            asking = asyncio.create_task(ask(http, access.base_url, access.key))
-            await started.wait()
-        assert (await asking)[0] == 404
-        assert session.turns == []
-
-    with_gateway(test)
+    session = session_with(Slow())
+    async with gateway.admit(session) as access:
+        asking = asyncio.create_task(ask(http, access.base_url, access.key))
+        await started.wait()
+    assert (await asking)[0] == 404
+    assert session.turns == []
 
 
-def test_the_time_in_which_the_policy_is_asked_is_not_the_programs() -> None:
+async def test_the_time_in_which_the_policy_is_asked_is_not_the_programs(gateway: Gateway, http: ClientSession) -> None:
     class Slow(ScriptedPolicy):
         async def complete(self, prompt: tuple[int, ...], most: int) -> Completion:
             await asyncio.sleep(0.5)
             return await super().complete(prompt, most)
 
-    async def test(gateway: Gateway, http: ClientSession) -> None:
-        async with gateway.admit(session_with(Slow("a", "b"))) as access:
-            assert (await access.unless_broken(ask(http, access.base_url, access.key), 0.4))[0] == 200
-            with pytest.raises(TimeoutError):
-                await access.unless_broken(asyncio.sleep(1000), 0.4)
-
-    with_gateway(test)
+    async with gateway.admit(session_with(Slow("a", "b"))) as access:
+        assert (await access.unless_broken(ask(http, access.base_url, access.key), 0.4))[0] == 200
+        with pytest.raises(TimeoutError):
+            await access.unless_broken(asyncio.sleep(1000), 0.4)
 
 
-def test_a_body_is_read_outside_of_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_body_is_read_outside_of_the_event_loop(
+    gateway: Gateway, http: ClientSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Another request is answered while one body is still being read."""
     reading, others_served = threading.Event(), threading.Event()
 
@@ -211,16 +168,12 @@ def test_a_body_is_read_outside_of_the_event_loop(monkeypatch: pytest.MonkeyPatc
         return read_request(data, again=again)
 
     monkeypatch.setattr(server, "read_request", read_slowly)
-
-    async def test(gateway: Gateway, http: ClientSession) -> None:
-        async with gateway.admit(session_with(ScriptedPolicy("a", "b"))) as access:
-            long = asyncio.create_task(ask(http, access.base_url, access.key, BODY | {"model": "long"}))
-            assert await asyncio.to_thread(reading.wait, 20)
-            assert (await ask(http, access.base_url, access.key))[0] == 200
-            others_served.set()
-            assert (await long)[0] == 200
-
-    with_gateway(test)
+    async with gateway.admit(session_with(ScriptedPolicy("a", "b"))) as access:
+        long = asyncio.create_task(ask(http, access.base_url, access.key, BODY | {"model": "long"}))
+        assert await asyncio.to_thread(reading.wait, 20)
+        assert (await ask(http, access.base_url, access.key))[0] == 200
+        others_served.set()
+        assert (await long)[0] == 200
 
 
 async def _connected(gateway: Gateway, sent: bytes) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
@@ -233,35 +186,32 @@ async def _connected(gateway: Gateway, sent: bytes) -> tuple[asyncio.StreamReade
 @pytest.mark.parametrize(
     "sent", [b"", b"POST /v1/chat/completions HTTP/1.1\r\nX: ", b"GET /v1/models HTTP/1.1\r\nHost: x\r\n\r\n"]
 )
-def test_a_connection_without_a_key_is_closed_in_time(monkeypatch: pytest.MonkeyPatch, sent: bytes) -> None:
+async def test_a_connection_without_a_key_is_closed_in_time(
+    gateway: Gateway, http: ClientSession, monkeypatch: pytest.MonkeyPatch, sent: bytes
+) -> None:
     monkeypatch.setattr(strangers, "STRANGER_SECONDS", 0.2)
+    reader, writer = await _connected(gateway, sent)
+    await asyncio.wait_for(reader.read(), 5)
+    writer.close()
+    async with gateway.admit(session_with(ScriptedPolicy("a", "b"))) as access:
+        assert (await ask(http, access.base_url, access.key))[0] == 200
+        await asyncio.sleep(0.4)
+        assert len(gateway._strangers._timers) == 0
+        assert (await ask(http, access.base_url, access.key))[0] == 200
 
-    async def test(gateway: Gateway, http: ClientSession) -> None:
-        reader, writer = await _connected(gateway, sent)
-        await asyncio.wait_for(reader.read(), 5)
+
+async def test_connections_without_a_key_are_bounded_and_programs_still_answered(
+    gateway: Gateway, http: ClientSession
+) -> None:
+    open_files = len(os.listdir("/proc/self/fd"))
+    connections = (_connected(gateway, b"POST / HTTP/1.1\r\n") for _ in range(strangers.MOST_STRANGERS + 50))
+    connected = await asyncio.gather(*connections)
+    async with gateway.admit(session_with(ScriptedPolicy("a"))) as access:
+        assert (await ask(http, access.base_url, access.key))[0] == 200
+    others = 20  # the process has files of its own; without a bound there would be 50 strangers more
+    assert len(os.listdir("/proc/self/fd")) - open_files <= len(connected) + strangers.MOST_STRANGERS + others
+    for _, writer in connected:
         writer.close()
-        async with gateway.admit(session_with(ScriptedPolicy("a", "b"))) as access:
-            assert (await ask(http, access.base_url, access.key))[0] == 200
-            await asyncio.sleep(0.4)
-            assert len(gateway._strangers._timers) == 0
-            assert (await ask(http, access.base_url, access.key))[0] == 200
-
-    with_gateway(test)
-
-
-def test_connections_without_a_key_are_bounded_and_programs_still_answered() -> None:
-    async def test(gateway: Gateway, http: ClientSession) -> None:
-        open_files = len(os.listdir("/proc/self/fd"))
-        connections = (_connected(gateway, b"POST / HTTP/1.1\r\n") for _ in range(strangers.MOST_STRANGERS + 50))
-        connected = await asyncio.gather(*connections)
-        async with gateway.admit(session_with(ScriptedPolicy("a"))) as access:
-            assert (await ask(http, access.base_url, access.key))[0] == 200
-        others = 20  # the process has files of its own; without a bound there would be 50 strangers more
-        assert len(os.listdir("/proc/self/fd")) - open_files <= len(connected) + strangers.MOST_STRANGERS + others
-        for _, writer in connected:
-            writer.close()
-
-    with_gateway(test)
 
 
 @pytest.mark.parametrize(
@@ -277,26 +227,24 @@ def test_connections_without_a_key_are_bounded_and_programs_still_answered() -> 
         "POST /BASE/chat/completions HTTP/1.1\r\nAuthorization: Bearer KEY\r\nTransfer-Encoding: chunked\r\n\r\nKEY\r\n",
     ],
 )
-def test_no_key_of_a_malformed_request_gets_into_the_log(caplog: pytest.LogCaptureFixture, sent: str) -> None:
+async def test_no_key_of_a_malformed_request_gets_into_the_log(
+    gateway: Gateway, caplog: pytest.LogCaptureFixture, sent: str
+) -> None:
     caplog.set_level("DEBUG")
-
-    async def test(gateway: Gateway, http: ClientSession) -> None:
-        async with gateway.admit(session_with(ScriptedPolicy())) as access:
-            reader, writer = await _connected(
-                gateway,
-                sent.replace("KEY", access.key)
-                .replace("/BASE", access.base_url.removeprefix(gateway.address))
-                .encode(),
-            )
-            writer.write_eof()
-            await asyncio.wait_for(reader.read(), 5)
-            writer.close()
-            assert access.key not in caplog.text
-
-    with_gateway(test)
+    async with gateway.admit(session_with(ScriptedPolicy())) as access:
+        reader, writer = await _connected(
+            gateway,
+            sent.replace("KEY", access.key).replace("/BASE", access.base_url.removeprefix(gateway.address)).encode(),
+        )
+        writer.write_eof()
+        await asyncio.wait_for(reader.read(), 5)
+        writer.close()
+        assert access.key not in caplog.text
 
 
-def test_a_conversation_that_is_far_too_long_is_refused_before_the_event_loop_renders_it() -> None:
+async def test_a_conversation_that_is_far_too_long_is_refused_before_the_event_loop_renders_it(
+    gateway: Gateway, http: ClientSession
+) -> None:
     class Counting(PlainChat):
         def prompt(self, messages: Any, tools: Any) -> Any:
             rendered.append(messages)
@@ -312,17 +260,13 @@ def test_a_conversation_that_is_far_too_long_is_refused_before_the_event_loop_re
         {"messages": [{"role": "user", "content": "1"}], "tools": [{"type": "function", "function": function}]},
         {"messages": [{"role": "assistant", "tool_calls": [call]}]},
     ]
-
-    async def test(gateway: Gateway, http: ClientSession) -> None:
-        session = session_with(ScriptedPolicy("a"))
-        session.chat = Counting()
-        async with gateway.admit(session) as access:
-            for body in bodies:
-                status, answer = await ask(http, access.base_url, access.key, body)
-                assert (status, answer["error"]["code"]) == (400, "max_tokens")
-        assert rendered == []
-
-    with_gateway(test)
+    session = session_with(ScriptedPolicy("a"))
+    session.chat = Counting()
+    async with gateway.admit(session) as access:
+        for body in bodies:
+            status, answer = await ask(http, access.base_url, access.key, body)
+            assert (status, answer["error"]["code"]) == (400, "max_tokens")
+    assert rendered == []
 
 
 def _half_a_request(access: server.Access) -> tuple[bytes, bytes]:
@@ -332,38 +276,33 @@ def _half_a_request(access: server.Access) -> tuple[bytes, bytes]:
     return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body[:9], body[9:]
 
 
-def test_a_request_that_arrives_in_full_after_the_end_of_its_session_is_not_answered() -> None:
-    async def test(gateway: Gateway, http: ClientSession) -> None:
-        policy = ScriptedPolicy("a")
-        async with gateway.admit(session_with(policy)) as access:
-            begin, end = _half_a_request(access)
-            reader, writer = await _connected(gateway, begin)
-            await _until_welcome(gateway)
-        writer.write(end)
-        assert (await reader.readline()).split()[1] == b"404"
-        assert policy.asked == []
-        writer.close()
-
-    with_gateway(test)
+async def test_a_request_that_arrives_in_full_after_the_end_of_its_session_is_not_answered(gateway: Gateway) -> None:
+    policy = ScriptedPolicy("a")
+    async with gateway.admit(session_with(policy)) as access:
+        begin, end = _half_a_request(access)
+        reader, writer = await _connected(gateway, begin)
+        await _until_welcome(gateway)
+    writer.write(end)
+    assert (await reader.readline()).split()[1] == b"404"
+    assert policy.asked == []
+    writer.close()
 
 
-def test_connections_of_a_session_are_closed_in_time_after_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_connections_of_a_session_are_closed_in_time_after_its_end(
+    gateway: Gateway, http: ClientSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(strangers, "STRANGER_SECONDS", 0.2)
-
-    async def test(gateway: Gateway, http: ClientSession) -> None:
-        async with gateway.admit(session_with(ScriptedPolicy("a", "b"))) as access:
-            async with gateway.admit(session_with(ScriptedPolicy())) as other:
-                reader, writer = await _connected(gateway, _half_a_request(other)[0])
-                await _until_welcome(gateway)
-                assert (await ask(http, other.base_url, access.key))[0] == 404
-                assert (await ask(http, access.base_url, access.key))[0] == 200
-            await asyncio.wait_for(reader.read(), 5)
-            writer.close()
-            await asyncio.sleep(0.4)
-            assert len(gateway._guests) == 1  # that of the session that is open
+    async with gateway.admit(session_with(ScriptedPolicy("a", "b"))) as access:
+        async with gateway.admit(session_with(ScriptedPolicy())) as other:
+            reader, writer = await _connected(gateway, _half_a_request(other)[0])
+            await _until_welcome(gateway)
+            assert (await ask(http, other.base_url, access.key))[0] == 404
             assert (await ask(http, access.base_url, access.key))[0] == 200
-
-    with_gateway(test)
+        await asyncio.wait_for(reader.read(), 5)
+        writer.close()
+        await asyncio.sleep(0.4)
+        assert len(gateway._guests) == 1  # that of the session that is open
+        assert (await ask(http, access.base_url, access.key))[0] == 200
 
 
 async def _until_welcome(gateway: Gateway) -> None:
