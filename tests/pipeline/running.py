@@ -1,7 +1,8 @@
 """Runs a stage in this process as its rule would: the tests of stages are about what they make, not about Snakemake."""
 
+import argparse
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,12 +19,25 @@ def run_stage(
     stage: str, params: Mapping[str, Any], inputs: Sequence[str], outputs: Sequence[str], *, experiment: str = "e"
 ) -> None:
     """In the working directory. inputs and outputs: NAME=PATH. SystemExit as the frame raises it."""
+    runner.run(all_stages()[stage], options_of(stage, params, inputs, outputs, experiment=experiment))
+
+
+def options_of(
+    stage: str,
+    params: Mapping[str, Any],
+    inputs: Iterable[str],
+    outputs: Iterable[str],
+    *more: str,
+    experiment: str = "e",
+    runtime: Mapping[str, Any] | None = None,
+) -> argparse.Namespace:
+    """Return the command line of a job, whose files are written into the working directory. inputs and outputs: NAME=PATH."""
     write_json(Path("job.json"), {"stage": stage, "params": params, "code": "code"})
     write_json(Path("code.json"), {})
-    write_json(Path("runtime.json"), Runtime().model_dump())
+    write_json(Path("runtime.json"), Runtime.model_validate(runtime or {}).model_dump())
     options = ["--job=job.json", "--runtime=runtime.json", f"--experiment={experiment}", f"--log=logs/{stage}.log"]
     files = [*(f"--input={pair}" for pair in inputs), *(f"--output={pair}" for pair in outputs)]
-    runner.run(all_stages()[stage], runner.parse([*options, *files]))
+    return runner.parse([*options, *files, *more])
 
 
 @pytest.fixture

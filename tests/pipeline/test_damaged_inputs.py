@@ -5,13 +5,12 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
-from tests.pipeline.running import empty_project
+from tests.pipeline.running import empty_project, options_of
 
 from dagrpo.core.errors import TransientError, UserError
 from dagrpo.pipeline import runner
 from dagrpo.pipeline.declaration import Job, Stage
-from dagrpo.pipeline.snakemake_private import UNFINISHED, is_unfinished
-from dagrpo.trainer.config.runtime import Runtime
+from dagrpo.pipeline.snakemake_private import is_unfinished
 from dagrpo.utils.failures import MISTAKE
 from dagrpo.utils.files import sha256_of, write_json
 from dagrpo.utils.manifest import entry_of
@@ -35,12 +34,8 @@ def _run(error: Exception | None) -> None:
             raise error
         job.output("result").write_text("made")
 
-    write_json(Path("job.json"), {"stage": "probe", "params": {}, "code": "code"})
-    write_json(Path("code.json"), {})
-    write_json(Path("runtime.json"), Runtime().model_dump())
-    own = ["--job=job.json", "--runtime=runtime.json", "--experiment=e", "--log=logs/x.log"]
-    files = [f"--input=model={MANIFEST}", "--output=result=result.txt", "--output=provenance=provenance.json"]
-    runner.run(Stage(name="probe", work=work, reads=()), runner.parse([*own, *files]))
+    outputs = ["result=result.txt", "provenance=provenance.json"]
+    runner.run(Stage(name="probe", work=work, reads=()), options_of("probe", {}, [f"model={MANIFEST}"], outputs))
 
 
 ERRORS = [UserError("cannot read it"), KeyError("tensor"), TransientError("the server died"), OSError("short read")]
@@ -57,7 +52,7 @@ def test_the_damaged_file_is_named_whatever_failed(
     assert end.value.code == MISTAKE, "started again by itself it would fail again"
     said = capsys.readouterr().err
     assert f"{SHARD} is damaged, or was changed after it was made ({PROVENANCE} says so): started again" in said
-    assert repr(error) in Path("logs/x.log").read_text() or str(error) in Path("logs/x.log").read_text()
+    assert repr(error) in Path("logs/probe.log").read_text() or str(error) in Path("logs/probe.log").read_text()
 
 
 @pytest.mark.parametrize("content", [None, "weighty", "weights and more", ""])
@@ -88,21 +83,3 @@ def test_large_files_of_a_checkpoint_are_left_to_whoever_opens_it(monkeypatch: p
     monkeypatch.setattr("dagrpo.pipeline.record.LARGEST_TO_COMPARE", 3)
     SHARD.write_text("weighty")
     _run(None)
-
-
-def test_where_all_inputs_are_whole_the_stage_says_what_it_has_to_say(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        _run(UserError("cannot read it"))
-    assert "probe: cannot read it\n" in capsys.readouterr().err
-    assert not UNFINISHED.exists()
-
-
-def test_a_full_disk_does_not_hide_it(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    def full(path: Path, value: object) -> None:
-        raise OSError("full")
-
-    SHARD.write_text("weighty")
-    monkeypatch.setattr("dagrpo.pipeline.snakemake_private.write_json", full)
-    with pytest.raises(SystemExit):
-        _run(UserError("cannot read it"))
-    assert f"{SHARD} is damaged" in capsys.readouterr().err

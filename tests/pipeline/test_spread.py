@@ -10,14 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.pipeline.running import empty_project
+from tests.pipeline.running import empty_project, options_of
 
 from dagrpo.core.errors import UserError
 from dagrpo.pipeline import runner
 from dagrpo.pipeline.cache import is_made
 from dagrpo.pipeline.declaration import Job, Stage
-from dagrpo.trainer.config.runtime import Runtime
-from dagrpo.utils.files import read_json, sha256_of, write_json
+from dagrpo.utils.files import read_json, sha256_of
 
 done: list[str] = []  # "open", "close", and each task that was sampled
 COMPLETIONS = "completions.parquet"
@@ -72,22 +71,17 @@ def _run(
     manifest = Path(f"results/{experiment}/runs/seed_{seed}/sft.txt")
     manifest.parent.mkdir(parents=True, exist_ok=True)
     manifest.write_text(model)
-    write_json(Path("job.json"), {"stage": "sample", "params": {}, "code": "code"})
-    write_json(Path("code.json"), {})
-    write_json(Path("runtime.json"), Runtime.model_validate({"reuse": reuse}).model_dump())
-    files = [f"--input=model={manifest}"]
+    inputs, outputs = [f"model={manifest}"], list[str]()
     for task in tasks:
         split = Path("data", experiment, task, "test.parquet")
         split.parent.mkdir(parents=True, exist_ok=True)
         split.write_text(tests.get(task, task))
         folder = _folder(task, experiment, seed)
-        files += [
-            f"--input=test@{task}={split}",
-            f"--output=completions@{task}={folder / COMPLETIONS}",
-            f"--output=provenance@{task}={folder}/completions.provenance.json",
-        ]
-    whose = ["--job", "job.json", "--runtime", "runtime.json", "--experiment", experiment, "--seed", str(seed)]
-    options = runner.parse([*whose, "--log", f"logs/{experiment}/seed_{seed}/sample_base.log", *files])
+        inputs.append(f"test@{task}={split}")
+        outputs.append(f"completions@{task}={folder / COMPLETIONS}")
+        outputs.append(f"provenance@{task}={folder}/completions.provenance.json")
+    more = (f"--seed={seed}", f"--log=logs/{experiment}/seed_{seed}/sample_base.log")
+    options = options_of("sample", {}, inputs, outputs, *more, experiment=experiment, runtime={"reuse": reuse})
     if not is_made(stage, options):
         runner.run(stage, options)
     return list(done)
@@ -139,15 +133,6 @@ def test_what_another_experiment_has_is_taken_and_opens_no_engine() -> None:
     assert _record("two", "other")["taken_from"] == str(_folder("two") / "completions.provenance.json")
     assert (_folder("two", "other") / COMPLETIONS).read_bytes() == (_folder("two") / COMPLETIONS).read_bytes()
     assert _run(["one", "three"], "third") == ["open", "three", "close"]
-
-
-def test_a_second_attempt_makes_the_rest_and_keeps_nothing_in_the_state() -> None:
-    with pytest.raises(SystemExit):
-        _run(["one", "two"], two="broken")
-    assert list(Path(".state").glob("e-*/finished"))
-    assert _run(["one", "two"]) == ["open", "two", "close"]
-    assert not list(Path(".state").glob("e-*/finished"))
-    assert len(list((runner.RAN / "e").iterdir())) == 2
 
 
 @pytest.mark.parametrize("is_there", [False, True])
