@@ -30,15 +30,20 @@ def test_stages_import_neither_models_nor_what_models_do_not_use() -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_the_command_line_starts_without_what_only_some_commands_compute_with() -> None:
-    heavy = ["torch", "transformers", "pandas", "datasets", "mlflow", "sglang"]
-    code = f"import sys, dagrpo.cli.application; print([name for name in {heavy} if name in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+LIGHT = ("torch", "transformers", "pandas", "datasets", "mlflow", "sglang")
 
 
-def test_the_workflow_is_planned_without_what_only_stages_compute_with() -> None:
-    heavy = ["torch", "transformers", "pandas", "datasets", "mlflow", "sglang"]
-    code = f"import sys, dagrpo.pipeline.snakemake.workflow; print([name for name in {heavy} if name in sys.modules])"
+@pytest.mark.parametrize(
+    ("module", "heavy"),
+    [
+        ("dagrpo.cli.application", LIGHT),
+        ("dagrpo.pipeline.snakemake.workflow", LIGHT),
+        pytest.param("dagrpo.models.fresh", ("sklearn", "scipy", "pandas"), marks=pytest.mark.nightly),
+    ],
+)
+def test_what_starts_often_imports_nothing_that_only_some_of_its_work_computes_with(
+    module: str, heavy: tuple[str, ...]
+) -> None:
+    code = f"import sys, {module}; print([name for name in {heavy} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

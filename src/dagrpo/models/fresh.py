@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 import transformers
-from transformers import PreTrainedTokenizerBase, Qwen2_5_VLConfig, Qwen3VLConfig
+from transformers import PreTrainedTokenizerBase
 
 from dagrpo.checkpoints.folder import new_checkpoint
 from dagrpo.checkpoints.manifest import Manifest
@@ -94,8 +94,8 @@ def _config(shape: Fresh, tokenizer: PreTrainedTokenizerBase) -> PreTrainedConfi
 def config_with_pictures(shape: Fresh, tokenizer: PreTrainedTokenizerBase) -> PreTrainedConfig:
     """Return the config of the family that `shape.vision` names."""
     config, text, vision = {
-        "qwen2_5_vl": (Qwen2_5_VLConfig, _text_of_qwen2_5, _vision_of_qwen2_5),
-        "qwen3_vl": (Qwen3VLConfig, _text_of_qwen3, _vision_of_qwen3),
+        "qwen2_5_vl": (transformers.Qwen2_5_VLConfig, _text_of_qwen2_5, _vision_of_qwen2_5),
+        "qwen3_vl": (transformers.Qwen3VLConfig, _text_of_qwen3, _vision_of_qwen3),
     }[shape.vision.family]
     return config(
         text_config=_text(shape, tokenizer) | text(shape),
