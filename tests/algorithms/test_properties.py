@@ -139,7 +139,7 @@ def _part(batch: TokenBatch, lengths: Lengths, span: slice) -> TokenBatch:
     """Some of the sequences, as a micro-batch has them."""
     ends = [0, *itertools.accumulate(lengths.tokens)]
     own = slice(ends[span.start], ends[span.stop])
-    fields = {
+    fields: dict[str, Any] = {
         name: None if (value := getattr(batch, name)) is None else value[own] for name in (*PER_TOKEN, "selected")
     }
     return replace(batch, **fields, sequence=batch.sequence[own] - span.start, sequences=span.stop - span.start)

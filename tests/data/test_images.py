@@ -5,6 +5,7 @@ import struct
 import zlib
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -105,29 +106,35 @@ def test_of_a_moving_picture_the_first_one_is_taken(kind: str) -> None:
     assert (still.format, still.getpixel((0, 0)), getattr(still, "n_frames", 1)) == ("PNG", (255, 0, 0), 1)
 
 
+def _half(kind: str) -> bytes:
+    file = _file(GRADIENT.convert("RGB"), kind)
+    return file[: len(file) // 2]
+
+
 UNREADABLE = "is not a picture that can be read"
 MANY_PARTS = "a file of far too many parts"
 REFUSED: dict[str, tuple[str, Callable[[], bytes]]] = {
     "long": ("is a picture of 1,005 x 5 pixels, more than 200", lambda: _file(Image.new("RGB", (1005, 5)), "PNG")),
     "high": ("is a picture of 1 x 201 pixels, more than 200", lambda: _file(Image.new("RGB", (1, 201)), "PNG")),
-    **{f"{width} x {height}": (UNREADABLE, lambda w=width, h=height: _png(w, h)) for width, height in ((0, 4), (4, 0), (0, 0))},
+    **{f"{width} x {height}": (UNREADABLE, partial(_png, width, height)) for width, height in ((0, 4), (4, 0), (0, 0))},
     **{
-        mode: (f"is a picture of mode {mode};16B, not of 8 bits", lambda colour=colour, n=channels: _of_16_bits(colour, n))
+        mode: (f"is a picture of mode {mode};16B, not of 8 bits", partial(_of_16_bits, colour, channels))
         for colour, channels, mode in ((0, 1, "I"), (2, 3, "RGB"), (4, 2, "LA"), (6, 4, "RGBA"))
     },
     **{
-        kind: (UNREADABLE, lambda kind=kind: _file(Image.new("RGB", (2, 2), "red"), kind))
+        kind: (UNREADABLE, partial(_file, Image.new("RGB", (2, 2), "red"), kind))
         for kind in ("TIFF", "ICO", "PPM", "PDF", "EPS", "TGA", "JPEG2000")
     },
-    **{
-        f"half a {kind}": (UNREADABLE, lambda kind=kind: (file := _file(GRADIENT.convert("RGB"), kind))[: len(file) // 2])
-        for kind in ("PNG", "JPEG", "WEBP", "GIF", "BMP")
-    },
+    **{f"half a {kind}": (UNREADABLE, partial(_half, kind)) for kind in ("PNG", "JPEG", "WEBP", "GIF", "BMP")},
     "small file of a huge picture": (
-        "is a picture of 49,000,000 pixels, more than 40,000,000", lambda: _file(Image.new("1", (7000, 7000)), "PNG")),
+        "is a picture of 49,000,000 pixels, more than 40,000,000",
+        lambda: _file(Image.new("1", (7000, 7000)), "PNG"),
+    ),
     "claims of billions of pixels": ("is a picture of more than 40,000,000 pixels", lambda: _png(60_000, 60_000)),
     "text that unpacks to gigabytes": (
-        UNREADABLE, lambda: A_PNG[:PNG_HEAD] + _chunk(b"zTXt", b"k\0\0" + zlib.compress(bytes(80 << 20))) + A_PNG[PNG_HEAD:]),
+        UNREADABLE,
+        lambda: A_PNG[:PNG_HEAD] + _chunk(b"zTXt", b"k\0\0" + zlib.compress(bytes(80 << 20))) + A_PNG[PNG_HEAD:],
+    ),
     "JPEG painted over a thousand times": ("a JPEG of hundreds of scans", _painted_over),
     "PNG texts": (MANY_PARTS, lambda: A_PNG[:PNG_HEAD] + TEXT * 500_000 + A_PNG[PNG_HEAD:]),
     "PNG texts at the end": (MANY_PARTS, lambda: A_PNG[:-PNG_END] + TEXT * 500_000 + A_PNG[-PNG_END:]),
@@ -136,7 +143,7 @@ REFUSED: dict[str, tuple[str, Callable[[], bytes]]] = {
     "GIF comment": (MANY_PARTS, lambda: A_GIF + b"!\xfe" + b"\1a" * 1_000_000 + b"\0"),
     "JPEG comments": (MANY_PARTS, lambda: A_JPEG[:2] + b"\xff\xfe\0\3a" * 1_000_000 + A_JPEG[2:]),
     "JPEG notes": (MANY_PARTS, lambda: A_JPEG[:2] + (b"\xff\xe1\xff\xffExif\0\0" + bytes(65_527)) * 1000 + A_JPEG[2:]),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("what", REFUSED)

@@ -119,10 +119,12 @@ def script(recipe: Recipe, config: ModelConfig) -> str:
         trim_blocks=True,
         keep_trailing_newline=True,
     )
-    return template.render(
-        recipe=recipe,
-        gpus=GPUS_PER_NODE,
-        tokenizer=recipe.tokenizer if recipe.is_for(config) else "$CHECKPOINT",
-        # --pretrained-checkpoint implies --finetune for the first start; given always, it would start afresh at every restart.
-        of_model=[argument for argument in megatron_arguments(config) if argument != "--finetune"],
+    return str(
+        template.render(
+            recipe=recipe,
+            gpus=GPUS_PER_NODE,
+            tokenizer=recipe.tokenizer if recipe.is_for(config) else "$CHECKPOINT",
+            # --pretrained-checkpoint implies --finetune for the first start; given always, it would start afresh at every restart.
+            of_model=[argument for argument in megatron_arguments(config) if argument != "--finetune"],
+        )
     )
