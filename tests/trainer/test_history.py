@@ -129,7 +129,6 @@ def test_seconds_are_reported_and_are_no_part_of_the_result(tmp_path: Path) -> N
     record.write_metrics(2, tmp_path / "metrics.parquet")
     assert read_parquet(tmp_path / "metrics.parquet").to_pydict() == {"step": [1, 2], "policy/loss": [1.0, 2.0]}
     assert record.reported(2) == {"policy/loss": 2.0, "timing/update_seconds": 9.0}
-    assert record.prompts(2) == [7, 7, 4]
 
 
 def test_what_a_part_of_a_step_was_waited_for_is_not_counted_twice(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from tests.trainer import runs
 from tests.trainer.free_engine import FreeEngine
 
 from dagrpo.algorithms.config import Algorithm
-from dagrpo.core.errors import Terminated, UserError
+from dagrpo.core.errors import Terminated
 from dagrpo.engine.interface import Aborted
 from dagrpo.rollout.config import Rollout
 from dagrpo.rollout.prompts import prompt_indices
@@ -74,7 +74,6 @@ def _handlers_of_a_stage() -> Iterator[None]:
 def test_a_run_that_was_killed_goes_on_without_losing_a_prompt(
     inputs: Inputs, tmp_path: Path, changes: dict[str, Any]
 ) -> None:
-    """The gate of consumed prompts looks at the records when the run goes on and at its end."""
     run = _run(inputs, tmp_path, **changes)
     runs.execute(run, FreeEngine, stop=lambda step: step == 3)
     asked, reported = runs.execute(run, FreeEngine)
@@ -125,17 +124,6 @@ def test_what_is_cut_off_goes_on_in_the_next_step_by_its_tokens_and_its_seed(inp
             old / sum(each["completion_tokens"] for each in own)
         )
         assert row["rollout/oldest_tokens_age"] <= CUTTING["max_aborts"]
-
-
-@pytest.mark.nightly
-def test_a_step_whose_record_has_other_prompts_is_refused_when_the_run_goes_on(inputs: Inputs, tmp_path: Path) -> None:
-    """Those of another seed."""
-    run = _run(inputs, tmp_path)
-    runs.execute(run, FreeEngine, stop=lambda step: step == 3)
-    with pytest.raises(
-        UserError, match=r"step_0000\d\.parquet is of .* attempts at rows .*where the seed and the steps"
-    ):
-        runs.execute(replace(run, seed=8), FreeEngine)
 
 
 @pytest.mark.nightly

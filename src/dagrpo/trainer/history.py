@@ -82,7 +82,6 @@ class History:
         if self._held_out is None:
             return False
         self._run.describe()
-        self._checks.require_recorded_prompts(finished)
         for step in range(1, finished + 1):
             self._report(step, self._checks.count(self._record.reported(step)))
         return self._held_out.restore(finished) or finished < self.last_step
@@ -133,7 +132,6 @@ class History:
         if self._held_out is None:
             return
         run, steps = self._run, self.last_step
-        self._checks.require_recorded_prompts(steps)
         self._record.write_metrics(steps, run.metrics)
         self._record.write_rollouts(steps, run.rollouts)
         self._held_out.write(run.held_out)

@@ -68,7 +68,6 @@ class Setup:
         self.checks = CheckSuite(
             run,
             self.prompts,
-            self.record,
             policy=self.policy,
             budget=self.budget,
             pad_token_id=self._pad_token_id(),

@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 import torch
 from tests.trainer import runs
@@ -23,7 +22,6 @@ from dagrpo.trainer.config.training import Training
 from dagrpo.trainer.model.fsdp import load_trained_policy
 from dagrpo.trainer.model.policy import Policy
 from dagrpo.trainer.run import TrainingRun
-from dagrpo.trainer.state.records import Record
 from dagrpo.trainer.update import policy_update
 from dagrpo.trainer.update.stats import SKIPPED
 from dagrpo.utils.tables import read_parquet
@@ -163,24 +161,6 @@ def test_a_comparison_every_third_weight_sync_begins_with_the_first_of_each_exec
     assert [step for step, metrics in first if PROBED_OUTSIDE in metrics and COMPARED in metrics] == [1, 4]
     _, again = runs.execute(run)  # from the state of step 4
     assert [step for step, metrics in again if PROBED_OUTSIDE in metrics and COMPARED in metrics] == [1, 4, 5]
-
-
-def test_a_resume_that_skipped_prompts_is_refused_when_the_run_goes_on(inputs: Inputs, tmp_path: Path) -> None:
-    run = _run(inputs, tmp_path)
-    runs.execute(run, stop=lambda step: step == 3)
-    _put_the_rows_of(run, 3, in_place_of=2)
-    with pytest.raises(UserError, match=r"step_00002\.parquet is of 16 attempts .* skipped or repeated prompts"):
-        runs.execute(run)
-    whole = _run(inputs, tmp_path, consumed_prompts=False)
-    runs.execute(whole)
-    assert read_parquet(whole.metrics).num_rows == 4
-
-
-def _put_the_rows_of(run: TrainingRun, step: int, in_place_of: int) -> None:
-    """As a run records them that has lost its place."""
-    record = Record(run.state)
-    rows: pa.Table = read_parquet(record.rollouts(step))
-    record.add(in_place_of, rows, record.metrics(in_place_of), {}, record.digests(in_place_of))
 
 
 def _break(monkeypatch: pytest.MonkeyPatch, steps: set[int]) -> None:

@@ -41,6 +41,15 @@ def test_the_problems_of_a_step_follow_the_order_that_training_names() -> None:
     assert [rows(shuffled.draw(2, step)) for step in range(2)] == [prompt_indices(3, step, 2, 4) for step in range(2)]
 
 
+@given(st.integers(1, 7), st.lists(st.integers(1, 9), min_size=1, max_size=9))
+def test_each_epoch_has_every_problem_once_however_large_steps_are(total: int, counts: list[int]) -> None:
+    sampler = PromptSampler(problems(total), training(), 3)
+    drawn = [row for step, count in enumerate(counts) for row in rows(sampler.draw(count, step))]
+    epochs = [drawn[start : start + total] for start in range(0, len(drawn), total)]
+    assert all(sorted(epoch) == [*range(total)] for epoch in epochs if len(epoch) == total)
+    assert drawn == [prompt_indices(3, place, 1, total)[0] for place in range(len(drawn))]
+
+
 def test_a_state_that_says_nothing_is_of_steps_that_each_drew_their_batch() -> None:
     drawing = PromptSampler(problems(7), training(), 3, finished=5)
     assert rows(drawing.draw(2, 5)) == prompt_indices(3, 5, 2, 7)

@@ -73,13 +73,6 @@ class Gates(Section):
         ),
     )
     distinct_seeds: bool = Field(True, description="Refuse a step in which samples of a prompt share a seed.")
-    consumed_prompts: bool = Field(
-        True,
-        description=(
-            "Refuse a run whose recorded steps are not of the prompts that follow from its seed. Checked when "
-            "the run resumes, and at its end."
-        ),
-    )
     without_advantage: Share | None = Field(
         1.0,
         description=(

@@ -117,18 +117,13 @@ class PromptSampler:
 
     def retire(self, graded: Sequence[GradedTrajectory]) -> None:
         """Retire the prompts of which a group has reached training.retire_at. `graded`: whole groups, one after the other."""
-        rows = [each.trajectory.prompt.index for each in graded]
-        self.retire_rows(rows, [each.score.correct is True if each.trajectory.learned else None for each in graded])
-
-    def retire_rows(self, rows: Sequence[int], right: Sequence[bool | None]) -> None:
-        """Retire prompts by the split row and the correctness of each attempt (None: left out), whole groups one after the other."""
         rate, size = self._training.retire_at, self._training.samples_per_prompt
         if rate is None:
             return
-        for start in range(0, len(rows), size):
-            group = [each for each in right[start : start + size] if each is not None]
-            if group and sum(group) / len(group) >= rate:
-                self._retired.add(rows[start])
+        for start in range(0, len(graded), size):
+            right = [each.score.correct is True for each in graded[start : start + size] if each.trajectory.learned]
+            if right and sum(right) / len(right) >= rate:
+                self._retired.add(graded[start].trajectory.prompt.index)
 
     def _next(self) -> Prompt:
         epoch, place = divmod(self._position, len(self._prompts))

@@ -25,8 +25,6 @@ from dagrpo.utils.files import atomic_folder, share, write_json
 from dagrpo.utils.manifest import entry_of
 from dagrpo.utils.tables import write_parquet
 
-PROMPT = "problem_index"  # the column with the row of the train split
-
 
 class Record:
     """Recorded steps of a run that may be interrupted, beside its state and complete up to it.
@@ -49,13 +47,11 @@ class Record:
         """Store a finished step (1-based). Rewriting it after a resume changes only the seconds."""
         write_attempts(self.rollouts(step), rollouts)
         entry = asdict(entry_of(self.rollouts(step)))
-        prompts = [(row, len([*same])) for row, same in itertools.groupby(rollouts[PROMPT].to_pylist())]
         content = {
             "metrics": dict(metrics),
             "seconds": dict(seconds),
             "rollouts": entry,
             "digests": asdict(digests),
-            "prompts": prompts,
         }
         write_checksummed(self._metrics / f"step_{step:05d}.json", content)
 
@@ -94,10 +90,6 @@ class Record:
     def digests(self, step: int) -> StepDigests:
         """Return the digests of a finished step."""
         return StepDigests.of_json(self._step(step)["digests"])
-
-    def prompts(self, step: int) -> list[int]:
-        """Return the row of the train split that each attempt of a finished step was at, without a look at its table."""
-        return [row for row, attempts in self._step(step)["prompts"] for _ in range(attempts)]
 
     @property
     def steps(self) -> int:
