@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import get_args
 
 import torch
-from tests.trainer.reduction_runs import counted
-from tests.trainer.updates import batch_of
+from tests.trainer.updates import batch_of, counted
 
 from dagrpo.algorithms.config import Algorithm
 from dagrpo.checkpoints.config import Checkpoint

@@ -79,10 +79,8 @@ def test_a_world_of_one_over_nccl_is_one_process(small: Path, tmp_path: Path) ->
 @TWO
 @pytest.mark.gpu
 def test_two_gpus_train_the_policy_of_one(small: Path, tmp_path: Path) -> None:
-    (tmp_path / "one").mkdir()
-    (tmp_path / "two").mkdir()
-    updates.run(small, tmp_path / "one", 0, 3, single_process())
-    runs.launch(2, updates.__file__, small, tmp_path / "two", 0, 3, 0)
+    updates.run(single_process(), small, tmp_path / "one")
+    runs.launch(2, updates.run, small, tmp_path / "two")
     differences = compare(tmp_path / "one/policy", tmp_path / "two/policy").differences
     assert all(difference.largest is not None and difference.largest < 1e-3 for difference in differences)
 
@@ -93,8 +91,7 @@ def test_updates_that_are_repeated_on_a_gpu_leave_the_same_bytes(small: Path, tm
     compute_deterministically(True)
     try:
         for name in ("first", "second"):
-            (tmp_path / name).mkdir()
-            updates.run(small, tmp_path / name, 0, 3, single_process())
+            updates.run(single_process(), small, tmp_path / name)
     finally:
         torch.use_deterministic_algorithms(False)
     manifests = [(tmp_path / name / "policy" / MANIFEST).read_bytes() for name in ("first", "second")]

@@ -1,26 +1,16 @@
-"""Whole runs of the trainer that train an adapter, and a scripted engine that serves one.
+"""Whole runs of the trainer that train an adapter, and a scripted engine that serves one."""
 
-`python -m dagrpo.pipeline.launch N tests/trainer/adapter_runs.py INITIAL SPLIT OUT STEPS` trains in N processes, and writes
-OUT/asked.json: what the engine was asked.
-"""
-
-import json
-import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from tests.trainer import runs
 
-from dagrpo.algorithms.config import Algorithm
 from dagrpo.checkpoints.lora_layers import matrices_of
 from dagrpo.checkpoints.tensors import StateTensors, Tensors
 from dagrpo.engine.interface import Adapter, HeldWeights
 from dagrpo.engine.sglang.digests import SGLangWeights, digest_on_cpu
-from dagrpo.trainer.config.training import Training
 from dagrpo.trainer.run import TrainingRun
-from dagrpo.utils.distributed import process_group
 
 LORA: dict[str, Any] = {"rank": 4, "alpha": 8}
 SERVED = LORA | {"serving": "adapter"}
@@ -28,12 +18,7 @@ SERVED = LORA | {"serving": "adapter"}
 
 def with_adapter(run: TrainingRun, lora: dict[str, Any] = LORA) -> TrainingRun:
     """The same run with an adapter, two updates a step and a reference."""
-    training = run.training.model_dump() | {"mini_batches": 2, "lora": lora}
-    return replace(
-        run,
-        training=Training.model_validate(training),
-        algorithm=Algorithm.model_validate({"kl": {"coefficient": 0.1}}),
-    )
+    return runs.changed(run, training={"mini_batches": 2, "lora": lora}, algorithm={"kl": {"coefficient": 0.1}})
 
 
 class Serving(runs.ScriptedEngine):
@@ -65,14 +50,4 @@ def served_run(
 ) -> TrainingRun:
     """Four steps with an adapter that the engine serves."""
     plain = runs.training_run(inputs, out / "state", out, steps)
-    run = with_adapter(plain, SERVED | (lora or {}))
-    training = run.training.model_dump() | {"gates": run.training.gates.model_dump() | gates}
-    return replace(run, training=Training.model_validate(training))
-
-
-if __name__ == "__main__":
-    with process_group() as joint:
-        initial, split, out, steps = sys.argv[1:]
-        orders, _ = runs.execute(served_run((Path(initial), Path(split)), Path(out), steps=int(steps)), Serving, joint)
-        if joint.is_rank_zero:
-            (Path(out) / "asked.json").write_text(json.dumps(orders))
+    return runs.changed(with_adapter(plain, SERVED | (lora or {})), training={"gates": gates})

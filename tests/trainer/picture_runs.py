@@ -1,19 +1,12 @@
-"""Whole runs of the trainer whose problems show pictures, with an engine that is transformers' own forward pass.
+"""Whole runs of the trainer whose problems show pictures, with an engine that is transformers' own forward pass."""
 
-`python -m dagrpo.pipeline.launch N tests/trainer/picture_runs.py INITIAL SPLIT OUT STEPS VISION` trains in N processes.
-"""
-
-import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from pydantic import TypeAdapter
 from tests.trainer import runs, vision
 
-from dagrpo.algorithms.config import Algorithm
 from dagrpo.checkpoints.config import Checkpoint
 from dagrpo.checkpoints.convert import convert
 from dagrpo.checkpoints.modules import build_model
@@ -23,10 +16,8 @@ from dagrpo.data.schema import to_table
 from dagrpo.models.config import Fresh, Model
 from dagrpo.models.make import make_model
 from dagrpo.models.pictures import PictureProcessor
-from dagrpo.trainer.config.training import Training
 from dagrpo.trainer.model.vision_tower import Vision
 from dagrpo.trainer.run import TrainingRun
-from dagrpo.utils.distributed import process_group
 from dagrpo.utils.tables import write_parquet
 
 SHAPE = {
@@ -96,15 +87,5 @@ def _row(number: int) -> Row:
 def training_run(inputs: tuple[Path, Path], out: Path, steps: int, kind: Vision) -> TrainingRun:
     """Two updates a step, with a reference; see runs.training_run."""
     run = runs.training_run(inputs, out / "state", out, steps, micro_batch_size=3)
-    own = {"vision_learning_rate": 0.3} if kind == "trained" else {}
-    training = Training.model_validate(
-        run.training.model_dump() | {"mini_batches": 2, "vision": kind, "max_prompt_tokens": 64} | own
-    )
-    return replace(run, training=training, algorithm=Algorithm.model_validate({"kl": {"coefficient": 0.1}}))
-
-
-if __name__ == "__main__":
-    with process_group() as joint:
-        vision_kind = TypeAdapter(Vision).validate_python(sys.argv[5])
-        given = training_run((Path(sys.argv[1]), Path(sys.argv[2])), Path(sys.argv[3]), int(sys.argv[4]), vision_kind)
-        runs.execute(given, SeeingEngine, world=joint)
+    own = {"mini_batches": 2, "vision": kind, "vision_learning_rate": 0.3 if kind == "trained" else None}
+    return runs.changed(run, training=own, algorithm={"kl": {"coefficient": 0.1}})

@@ -1,8 +1,7 @@
 """A tiny model, a tiny split, and an engine whose completions are scripted: whole runs of the trainer in a second.
 
 `python -m dagrpo.pipeline.launch N tests/trainer/runs.py INITIAL SPLIT OUT STEPS` trains in N processes. With one argument more it
-waits in its second step until it is told to stop; the variable STALENESS is training.staleness, SAVE_EVERY the steps between states,
-COPIES those of the policy.
+waits in its second step until it is told to stop; the variable SAVE_EVERY is the steps between states, COPIES those of the policy.
 """
 
 import json
@@ -21,11 +20,11 @@ from multiprocessing.connection import wait
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import FrameType
 from typing import Any
 
 import numpy as np
 import torch
+from tests.trainer.conftest import terminate
 
 from dagrpo.algorithms.config import Algorithm
 from dagrpo.checkpoints.config import Checkpoint
@@ -34,7 +33,7 @@ from dagrpo.checkpoints.modules import empty_model
 from dagrpo.checkpoints.sharded import read_weights
 from dagrpo.checkpoints.source import open_tensors
 from dagrpo.checkpoints.tensors import Tensors
-from dagrpo.core.errors import Terminated
+from dagrpo.config.overlay import merged
 from dagrpo.core.section import HeadDtype
 from dagrpo.core.types import Completion, Row, SamplingRequest, ScoringRequest
 from dagrpo.data.prepare import passages_table
@@ -165,14 +164,6 @@ class ScriptedEngine:
         return [array("i", sorted({*likeliest[place], token})) for place, token in enumerate(tokens)]
 
 
-class DeafEngine(ScriptedEngine):
-    """One that keeps the weights it began with, whatever it is told to load."""
-
-    def fill(self, weights: Tensors) -> None:
-        if self.asked == ["load step_0"]:
-            super().fill(weights)
-
-
 class WaitingEngine(ScriptedEngine):
     """One that never ends its second step; the file `sampling` says that it is there."""
 
@@ -294,6 +285,15 @@ def training_run(
     )
 
 
+def changed(run: TrainingRun, **sections: dict[str, Any]) -> TrainingRun:
+    """Return the run with other values of these keys of its sections."""
+    own = {name: getattr(run, name) for name in sections}
+    return replace(
+        run,
+        **{name: type(own[name]).model_validate(merged(own[name].model_dump(), sections[name], name)) for name in own},
+    )
+
+
 Reported = list[tuple[int, dict[str, float]]]
 
 
@@ -340,19 +340,19 @@ def _reported(
     return reported
 
 
-def launch(processes: int, script: str, *arguments: object, told_to_stop_by: Path | None = None) -> None:
-    """Run a script of the tests in several processes that find each other.
+def launch(
+    processes: int, work: str | Callable[..., Any], *arguments: object, told_to_stop_by: Path | None = None
+) -> list[Any]:
+    """Run `work(world, *arguments)`, or a script, in several processes that find each other; return what each rank returns, as JSON.
 
-    They are forked from a process that has imported torch and the package, which takes longer than most of the scripts.
+    They are forked from a process that has imported torch and the package, which takes longer than most of the work.
     `told_to_stop_by`: once this file exists, all get SIGTERM, and have to end as a stage does that is told to stop.
     """
     context = get_context("forkserver")
     context.set_forkserver_preload(["pytest", train.__module__, "transformers.models.qwen2.modeling_qwen2"])
     with TemporaryDirectory() as folder:
         ranks = [
-            context.Process(
-                target=_rank, args=(dict(os.environ), Path(folder), rank, processes, script, *map(str, arguments))
-            )
+            context.Process(target=_rank, args=(dict(os.environ), Path(folder), rank, processes, work, *arguments))
             for rank in range(processes)
         ]
         for process in ranks:
@@ -368,6 +368,7 @@ def launch(processes: int, script: str, *arguments: object, told_to_stop_by: Pat
         assert codes == [ended] * processes, "\n".join(
             path.read_text()[-4000:] for path in sorted(Path(folder).glob("*.log"))
         )
+        return [json.loads(path.read_text()) for path in sorted(Path(folder).glob("*.json"))]
 
 
 def _tell_to_stop(ranks: Sequence[ForkServerProcess], once: Path) -> None:
@@ -388,8 +389,10 @@ def _exit_codes(ranks: Sequence[ForkServerProcess]) -> list[int | None]:
     raise AssertionError("the processes have not ended in 300 s")
 
 
-def _rank(variables: dict[str, str], folder: Path, rank: int, processes: int, script: str, *arguments: str) -> None:
-    """Run the script as `dagrpo.pipeline.launch` would in one of its processes; what it prints goes to a log in the folder."""
+def _rank(
+    variables: dict[str, str], folder: Path, rank: int, processes: int, work: str | Callable[..., Any], *arguments: Any
+) -> None:
+    """Work as `dagrpo.pipeline.launch` would have one of its processes do; what is printed goes to a log in the folder."""
     log = os.open(folder / f"rank_{rank}.log", os.O_CREAT | os.O_WRONLY)
     os.dup2(log, 1)
     os.dup2(log, 2)
@@ -400,8 +403,14 @@ def _rank(variables: dict[str, str], folder: Path, rank: int, processes: int, sc
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     os.chdir(ROOT)
     torch.set_num_threads(1)
-    sys.argv = [script, *arguments]
-    runpy.run_path(script, run_name="__main__")
+    if isinstance(work, str):
+        sys.argv = [work, *map(str, arguments)]
+        runpy.run_path(work, run_name="__main__")
+        return
+    torch.use_deterministic_algorithms(True)
+    with process_group() as world:
+        result = work(world, *arguments)
+    (folder / f"rank_{rank}.json").write_text(json.dumps(result))
 
 
 class Interrupted(Exception):
@@ -418,20 +427,13 @@ def bytes_of(run: TrainingRun) -> dict[str, bytes]:
     }
 
 
-def _terminate(number: int, frame: FrameType | None) -> None:
-    """As a stage ends."""
-    raise Terminated(128 + number)
-
-
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, _terminate)
+    signal.signal(signal.SIGTERM, terminate)
     WaitingEngine.waiting = Path(sys.argv[3]) / "sampling"
     with process_group(copies=int(os.environ.get("COPIES", "1"))) as joint:
         out, every = Path(sys.argv[3]), int(os.environ.get("SAVE_EVERY", "2"))
         inputs = (Path(sys.argv[1]), Path(sys.argv[2]))
         made = training_run(inputs, out / "state", out, int(sys.argv[4]), save_every=every)
-        stale = {"staleness": int(os.environ.get("STALENESS", "0"))}
-        made = replace(made, training=made.training.model_copy(update=stale))
         orders, _ = execute(made, WaitingEngine if sys.argv[5:] else ScriptedEngine, world=joint)
         if joint.is_rank_zero:
             (Path(sys.argv[3]) / "asked.json").write_text(json.dumps(orders))

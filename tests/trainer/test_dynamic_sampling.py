@@ -1,6 +1,5 @@
 """Whole runs with a scripted engine that draw more prompts than a batch has, retire some, and leave groups out."""
 
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from dagrpo.rollout.prompts import prompt_indices
 from dagrpo.rollout.table import without_discarded
 from dagrpo.trainer.config.training import Training
 from dagrpo.trainer.run import TrainingRun
-from dagrpo.utils.distributed import process_group
+from dagrpo.utils.distributed import World
 from dagrpo.utils.tables import read_parquet
 
 STEPS = 4
@@ -153,11 +152,15 @@ def _with_everything(inputs: tuple[Path, Path], out: Path) -> TrainingRun:
     return replace(run, rollout=Rollout(max_new_tokens=runs.MAX_NEW_TOKENS, top_p=0.9, top_k=5))
 
 
+def _train(world: World, inputs: tuple[Path, Path], out: Path) -> None:
+    runs.execute(_with_everything(inputs, out), world=world)
+
+
 @pytest.mark.nightly
 def test_two_processes_draw_what_one_draws_and_learn_the_same(inputs: tuple[Path, Path], tmp_path: Path) -> None:
     alone, together = (_with_everything(inputs, tmp_path / name) for name in ("alone", "together"))
     runs.execute(alone)
-    runs.launch(2, __file__, *inputs, tmp_path / "together")
+    runs.launch(2, _train, inputs, tmp_path / "together")
     assert max(read_parquet(alone.metrics)["rollout/groups_without_spread"].to_pylist()) > 0, "something was filtered"
     assert _consumed(together) == _consumed(alone)
     assert all((d.largest or 0.0) < 2e-4 for d in compare(together.policy, alone.policy).differences)
@@ -167,8 +170,3 @@ def test_a_run_that_finds_no_spread_ends_with_a_sentence(inputs: tuple[Path, Pat
     run = replace(_run(inputs, tmp_path / "state", tmp_path), reward=Reward())
     with pytest.raises(UserError, match="step 1: in none of 9 groups do samples differ in reward"):
         runs.execute(run)
-
-
-if __name__ == "__main__":  # INITIAL SPLIT OUT, in each of several processes
-    with process_group() as joint:
-        runs.execute(_with_everything((Path(sys.argv[1]), Path(sys.argv[2])), Path(sys.argv[3])), world=joint)

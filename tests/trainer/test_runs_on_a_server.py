@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ from tests.engine.pools import pool_over
 from tests.trainer import adapter_runs, runs
 from tests.trainer.lending import lending
 
-from dagrpo.algorithms.config import Algorithm
 from dagrpo.checkpoints.compare import compare
 from dagrpo.checkpoints.config import Checkpoint
 from dagrpo.checkpoints.convert import convert
@@ -26,7 +24,6 @@ from dagrpo.engine.sglang.server import SGLangServer
 from dagrpo.rollout.sampling import sampling_seed
 from dagrpo.trainer.checks.logprob_agreement import PROBED_LARGEST, PROBED_OUTSIDE
 from dagrpo.trainer.checks.weight_sync import COMPARED
-from dagrpo.trainer.config.training import Training
 from dagrpo.trainer.run import TrainingRun
 from dagrpo.trainer.update.policy_update import PolicyUpdate
 from dagrpo.utils.tables import read_parquet
@@ -61,21 +58,13 @@ def _learning(run: TrainingRun) -> TrainingRun:
 
     Its steps are small enough for the gate on how far a policy moves.
     """
-    terms = {"terms": {"entropy": {"coefficient": 0.1}}}
-    return replace(
-        run,
-        algorithm=Algorithm.model_validate(run.algorithm.model_dump() | terms),
-        training=run.training.model_copy(update={"learning_rate": 1e-3}),
-    )
+    terms = {"entropy": {"coefficient": 0.1}}
+    return runs.changed(run, algorithm={"terms": terms}, training={"learning_rate": 1e-3})
 
 
 def _run(inputs: tuple[Path, Path], out: Path, *, tokens: int = runs.MAX_NEW_TOKENS) -> TrainingRun:
     run = _learning(runs.training_run(inputs, out / "state", out, 4))
-    return replace(
-        run,
-        training=run.training.model_copy(update={"staleness": 1}),
-        rollout=run.rollout.model_copy(update={"max_new_tokens": tokens}),
-    )
+    return runs.changed(run, training={"staleness": 1}, rollout={"max_new_tokens": tokens})
 
 
 @pytest.mark.nightly
@@ -112,11 +101,7 @@ def test_aborted_answers_are_continued_by_the_next_weights(
     run, prompts, samples = _run(inputs, tmp_path, tokens=160), 2, 2
     dynamic = {"oversampling": 3.0, "max_aborts": 2, "spread_of": None, "partial_rollouts": True}
     changes = {"staleness": 0, "prompts_per_step": prompts, "samples_per_prompt": samples, "dynamic_sampling": dynamic}
-    run = replace(
-        run,
-        training=Training.model_validate(run.training.model_dump() | changes),
-        rollout=run.rollout.model_copy(update={"deterministic": False}),
-    )
+    run = runs.changed(run, training=changes, rollout={"deterministic": False})
     runs.metrics_with(run, opener, stop=lambda step: step == 2)
     reported = runs.metrics_with(run, opener)
     rows = [
@@ -147,13 +132,10 @@ def test_aborted_answers_are_continued_by_the_next_weights(
     assert all(metrics["gate/rollout_outside_fraction"] < 0.01 for metrics in reported)
 
 
+@pytest.mark.usefixtures("stage_handlers")
 def test_a_run_that_is_told_to_stop_while_the_server_samples_ends_at_once(
     inputs: tuple[Path, Path], fresh_server: SGLangServer, fresh_model: Path, tmp_path: Path
 ) -> None:
-    def terminate(number: int, frame: Any) -> None:
-        raise Terminated(128 + number)
-
-    former = signal.signal(signal.SIGTERM, terminate)
     told = _run(inputs, tmp_path / "told", tokens=64)
 
     def stop(step: int) -> bool:
@@ -161,13 +143,9 @@ def test_a_run_that_is_told_to_stop_while_the_server_samples_ends_at_once(
             threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGTERM)).start()
         return False
 
-    try:
-        # An interrupted engine answers no other run.
-        with _lent(fresh_server, fresh_model) as opened, pytest.raises(Terminated):
-            runs.metrics_with(told, opened, stop)
-    finally:
-        signal.signal(signal.SIGTERM, former)
-    assert not [thread for thread in threading.enumerate() if thread.name == "prefetch"]
+    # An interrupted engine answers no other run.
+    with _lent(fresh_server, fresh_model) as opened, pytest.raises(Terminated):
+        runs.metrics_with(told, opened, stop)
 
 
 def test_an_adapter_learns_is_checked_at_every_weight_sync_and_is_the_same_after_an_interruption(

@@ -3,11 +3,9 @@
 import asyncio
 import os
 import signal
-from collections.abc import Collection, Iterator
-from dataclasses import replace
+from collections.abc import Collection
 from functools import partial
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import pyarrow.compute as pc
@@ -16,17 +14,15 @@ from tests.everyday import everyday
 from tests.trainer import runs
 from tests.trainer.free_engine import FreeEngine
 
-from dagrpo.algorithms.config import Algorithm
 from dagrpo.core.errors import Terminated
 from dagrpo.engine.interface import Aborted
-from dagrpo.rollout.config import Rollout
 from dagrpo.rollout.prompts import prompt_indices
 from dagrpo.rollout.sampling import sampling_seed
-from dagrpo.trainer.config.training import Training
 from dagrpo.trainer.run import TrainingRun
 from dagrpo.trainer.state import states
 from dagrpo.utils.tables import read_parquet
 
+pytestmark = pytest.mark.usefixtures("stage_handlers")
 Inputs = tuple[Path, Path]
 STEPS, PROMPTS, SAMPLES = 5, 3, 2
 CUTTING: dict[str, Any] = {"oversampling": 2.0, "max_aborts": 2, "spread_of": None}
@@ -35,12 +31,8 @@ PARTIAL: dict[str, Any] = {"dynamic_sampling": {**CUTTING, "partial_rollouts": T
 
 def _run(inputs: Inputs, folder: Path, **training: Any) -> TrainingRun:
     run = runs.training_run(inputs, folder / "state", folder, STEPS, save_every=1)
-    values = run.training.model_dump() | {"prompts_per_step": PROMPTS, "samples_per_prompt": SAMPLES}
-    return replace(
-        run,
-        training=Training.model_validate(values | {"dynamic_sampling": CUTTING} | training),
-        rollout=Rollout(max_new_tokens=runs.MAX_NEW_TOKENS, deterministic=False),
-    )
+    own = {"prompts_per_step": PROMPTS, "samples_per_prompt": SAMPLES, "dynamic_sampling": CUTTING} | training
+    return runs.changed(run, training=own, rollout={"deterministic": False})
 
 
 def _finished(run: TrainingRun) -> list[int]:
@@ -54,16 +46,6 @@ def _require_nothing_is_lost(run: TrainingRun) -> None:
     drawn = states.at(run.state, STEPS).notes["drawn"]
     row = [prompt_indices(run.seed, place, 1, 10)[0] for place in range(drawn["position"])]
     assert sorted(_finished(run) + [index for index, _ in drawn["cut_off"]]) == sorted(row)
-
-
-@pytest.fixture(autouse=True)
-def _handlers_of_a_stage() -> Iterator[None]:
-    def terminate(number: int, frame: FrameType | None) -> None:
-        raise Terminated(128 + number)
-
-    former = signal.signal(signal.SIGTERM, terminate)
-    yield
-    signal.signal(signal.SIGTERM, former)
 
 
 @pytest.mark.parametrize(
@@ -128,7 +110,7 @@ def test_what_is_cut_off_goes_on_in_the_next_step_by_its_tokens_and_its_seed(inp
 
 @pytest.mark.nightly
 def test_greedy_baselines_are_those_of_the_groups_that_have_finished(inputs: Inputs, tmp_path: Path) -> None:
-    run = replace(_run(inputs, tmp_path), algorithm=Algorithm.model_validate({"advantage": {"name": "remax"}}))
+    run = runs.changed(_run(inputs, tmp_path), algorithm={"advantage": {"name": "remax"}})
     _, reported = runs.execute(run, FreeEngine)
     _require_nothing_is_lost(run)
     assert len(reported) == STEPS

@@ -1,6 +1,5 @@
 """Rollouts with pictures are learned from, recorded, replayed and taken up again, for both families of models."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from dagrpo.core.errors import UserError
 from dagrpo.trainer.model.vision_tower import Vision
 from dagrpo.trainer.run import TrainingRun
 from dagrpo.trainer.state.digest_table import FILE, read_digests
-from dagrpo.utils.distributed import single_process
+from dagrpo.utils.distributed import World, single_process
 from dagrpo.utils.tables import read_parquet
 from dagrpo_replay.half_steps import RolloutHalf, update_from
 from dagrpo_replay.recomputation import replay
@@ -29,12 +28,6 @@ FURTHER = (
 )
 STEP = 0.3
 Inputs = tuple[Path, Path]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _deterministic() -> Iterator[None]:
-    yield
-    torch.use_deterministic_algorithms(False)
 
 
 @pytest.fixture(scope="module", params=everyday([*KINDS][:1], KINDS))
@@ -88,10 +81,14 @@ def _differences(first: Path, second: Path) -> torch.Tensor:
     return torch.cat([(ours.read(name) - theirs.read(name)).abs().flatten() for name in ours.specs])
 
 
+def _train(world: World, inputs: Inputs, out: Path, kind: Vision) -> None:
+    runs.execute(picture_runs.training_run(inputs, out, 3, kind), picture_runs.SeeingEngine, world)
+
+
 @pytest.mark.nightly
 def test_two_processes_train_what_one_trains(family: str, inputs: Inputs, whole: TrainingRun, tmp_path: Path) -> None:
     together = picture_runs.training_run(inputs, tmp_path, 3, KINDS[family])
-    runs.launch(2, picture_runs.__file__, *inputs, tmp_path, 3, KINDS[family])
+    runs.launch(2, _train, inputs, tmp_path, KINDS[family])
     ours, theirs = (read_parquet(run.metrics).to_pylist() for run in (whole, together))
     for one, other in zip(ours, theirs, strict=True):
         assert other == pytest.approx(one, rel=1e-2, abs=1e-4)

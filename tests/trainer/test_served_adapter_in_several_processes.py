@@ -1,14 +1,14 @@
 """Two processes that train an adapter (FSDP2, gloo) hand an engine that serves it what one process does."""
 
-import json
 from pathlib import Path
 
 import pytest
-from tests.trainer import adapter_runs, runs
+from tests.trainer import runs
 from tests.trainer.adapter_runs import Serving, served_run
 
 from dagrpo.checkpoints.compare import compare
 from dagrpo.trainer.run import TrainingRun
+from dagrpo.utils.distributed import World
 from dagrpo.utils.tables import read_parquet
 
 pytestmark = pytest.mark.nightly
@@ -34,10 +34,12 @@ def together(inputs: Inputs, tmp_path_factory: pytest.TempPathFactory) -> Traini
 
 def _asked(inputs: Inputs, run: TrainingRun, steps: int) -> list[str]:
     """Of the engine, by two processes that train to so many steps."""
-    out = run.policy.parent
-    runs.launch(2, adapter_runs.__file__, *inputs, out, steps)
-    asked: list[str] = json.loads((out / "asked.json").read_text())
+    asked: list[str] = runs.launch(2, _train, inputs, run.policy.parent, steps)[0]
     return asked
+
+
+def _train(world: World, inputs: Inputs, out: Path, steps: int) -> list[str]:
+    return runs.execute(served_run(inputs, out, steps=steps), Serving, world)[0]
 
 
 def test_the_engine_samples_from_the_policy_that_two_processes_train(together: TrainingRun) -> None:

@@ -2,16 +2,13 @@
 
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from tests.trainer import adapter_runs, runs
 from tests.trainer.lending import lending_served
 
-from dagrpo.algorithms.config import Algorithm
 from dagrpo.checkpoints.compare import compare
 from dagrpo.checkpoints.tensors import StateTensors, Tensors
 from dagrpo.core.errors import UserError
@@ -20,20 +17,12 @@ from dagrpo.engine.interface import EngineOpener, WeightVersion
 from dagrpo.engine.weight_files import AdapterFolders
 from dagrpo.trainer.checks.logprob_agreement import PROBED_LARGEST, PROBED_OUTSIDE
 from dagrpo.trainer.checks.weight_sync import COMPARED
-from dagrpo.trainer.config.runtime import Runtime
-from dagrpo.trainer.config.training import Training
 from dagrpo.trainer.run import TrainingRun
 from dagrpo.utils.tables import read_parquet
 
 pytestmark = [pytest.mark.server, pytest.mark.nightly]
 
 Inputs = tuple[Path, Path]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _deterministic() -> Iterator[None]:
-    yield
-    torch.use_deterministic_algorithms(False)
 
 
 def _run(
@@ -43,13 +32,11 @@ def _run(
     out.mkdir(parents=True, exist_ok=True)
     plain = runs.training_run(inputs, out / "state", out, steps)
     run = adapter_runs.with_adapter(plain, adapter_runs.SERVED | lora)
-    terms = {"terms": {"entropy": {"coefficient": 0.1}}}
-    engine = {"replicas": replicas, "start_timeout": 240, "request_timeout": 120}
-    return replace(
+    return runs.changed(
         run,
-        algorithm=Algorithm.model_validate(run.algorithm.model_dump() | terms),
-        training=Training.model_validate(run.training.model_dump() | {"staleness": staleness}),
-        runtime=Runtime.model_validate(run.runtime.model_dump() | {"engine": engine}),
+        algorithm={"terms": {"entropy": {"coefficient": 0.1}}},
+        training={"staleness": staleness},
+        runtime={"engine": {"replicas": replicas, "start_timeout": 240, "request_timeout": 120}},
     )
 
 

@@ -1,8 +1,6 @@
 """Supervised fine-tuning: its gradient, and that an interrupted run leaves the bytes of a whole one."""
 
-import json
 import signal
-import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -12,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from tests.trainer import runs
-from transformers import AutoModelForCausalLM, PreTrainedTokenizerBase
+from transformers import AutoModelForCausalLM
 
 from dagrpo.chat.renderers import chat_format
 from dagrpo.checkpoints.compare import compare
@@ -26,28 +24,15 @@ from dagrpo.trainer.config.sft import Sft
 from dagrpo.trainer.model.policy import Policy, token_logprobs
 from dagrpo.trainer.run import SftRun
 from dagrpo.trainer.sft import fine_tune
-from dagrpo.utils.distributed import process_group, single_process
+from dagrpo.utils.distributed import World, single_process
 from dagrpo.utils.manifest import MANIFEST
 
 Reported = list[tuple[int, dict[str, float]]]
 
 
-@pytest.fixture(scope="module")
-def inputs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """(model in the Hugging Face layout, train split)"""
-    folder = tmp_path_factory.mktemp("inputs")
-    runs.make_inputs(folder)
-    return folder / "model", folder / "train.parquet"
-
-
-@pytest.fixture(scope="module")
-def tokenizer() -> PreTrainedTokenizerBase:
-    return character_tokenizer(256)
-
-
 def _run(inputs: tuple[Path, Path], out: Path, steps: int = 4, **runtime: Any) -> SftRun:
     return SftRun(
-        model=inputs[0],
+        model=inputs[0].with_name("model"),  # in the Hugging Face layout
         train_split=inputs[1],
         seed=3,
         sft=Sft(steps=steps, batch_size=6, learning_rate=1e-2, learning_rate_warmup_steps=2),
@@ -81,16 +66,16 @@ def whole(inputs: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -
 
 
 def test_the_first_loss_and_gradient_are_those_of_the_mean_over_target_tokens(
-    inputs: tuple[Path, Path], tokenizer: PreTrainedTokenizerBase, tmp_path: Path
+    inputs: tuple[Path, Path], tmp_path: Path
 ) -> None:
     run = _run(inputs, tmp_path, steps=1)
     ((_, first),) = _execute(replace(run, sft=run.sft.model_copy(update={"batch_size": 10})))
-    model = AutoModelForCausalLM.from_pretrained(inputs[0], dtype=torch.float32).eval()
+    model = AutoModelForCausalLM.from_pretrained(run.model, dtype=torch.float32).eval()
     losses = []
+    tokenizer = character_tokenizer(256)
     chat = chat_format(tokenizer, run.conversation.chat)
-    for row in supervised_sequences(
-        inputs[1], tokenizer, chat, run.conversation.tools
-    ):  # a batch of ten is the whole split
+    # A batch of ten is the whole split.
+    for row in supervised_sequences(inputs[1], tokenizer, chat, run.conversation.tools):
         logits = torch.log_softmax(model(torch.tensor([row.token_ids])).logits[0], dim=-1)
         learned = [position for position, is_learned in enumerate(row.loss_mask) if is_learned]
         losses += [-logits[position - 1, row.token_ids[position]] for position in learned]
@@ -207,21 +192,27 @@ def test_on_a_gpu_it_repeats_itself_where_training_does(
     assert told == [True, False], "on a GPU alone"
 
 
+def _tune(world: World, inputs: tuple[Path, Path], out: Path) -> Reported:
+    reported: Reported = []
+    fine_tune(_run(inputs, out), lambda step, metrics: reported.append((step, dict(metrics))), world)
+    return reported
+
+
 @pytest.mark.nightly
 def test_two_processes_leave_the_model_of_one(
     inputs: tuple[Path, Path], whole: tuple[SftRun, Reported], tmp_path: Path
 ) -> None:
-    runs.launch(2, __file__, *inputs, tmp_path)
+    reported, _ = runs.launch(2, _tune, inputs, tmp_path)
     assert all((d.largest or 0.0) < 2e-4 for d in compare(tmp_path / "tuned", whole[0].tuned).differences)
-    for (_, one), (_, two) in zip(whole[1], json.loads((tmp_path / "reported.json").read_text()), strict=True):
+    for (_, one), (_, two) in zip(whole[1], reported, strict=True):
         assert two == pytest.approx(one, rel=1e-3)
 
 
 def test_no_steps_pass_the_model_through(inputs: tuple[Path, Path], tmp_path: Path) -> None:
     run = _run(inputs, tmp_path, steps=0)
     assert _execute(run) == []
-    assert _bytes(run) == (inputs[0] / MANIFEST).read_bytes()
-    assert (run.tuned / "model.safetensors").read_bytes() == (inputs[0] / "model.safetensors").read_bytes()
+    for name in (MANIFEST, "model.safetensors"):
+        assert (run.tuned / name).read_bytes() == (run.model / name).read_bytes()
     assert not run.state.exists()
 
 
@@ -238,18 +229,6 @@ def test_the_learning_rate_falls_to_its_share_and_stays_there(inputs: tuple[Path
     reported = _execute(replace(run, sft=run.sft.model_copy(update=falling)))
     # warmed up: 0.5, 1, 1, ...; less 0.2 with each of four steps
     assert [metrics["sft/learning_rate"] for _, metrics in reported] == pytest.approx([0.5, 0.8, 0.6, 0.4, 0.2])
-
-
-def _in_each_process(model: Path, split: Path, out: Path) -> None:
-    with process_group() as world:
-        reported: Reported = []
-        fine_tune(_run((model, split), out), lambda step, metrics: reported.append((step, dict(metrics))), world)
-        if world.is_rank_zero:
-            (out / "reported.json").write_text(json.dumps(reported))
-
-
-if __name__ == "__main__":
-    _in_each_process(*map(Path, sys.argv[1:]))
 
 
 @pytest.mark.nightly

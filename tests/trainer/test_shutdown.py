@@ -3,10 +3,8 @@
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import pytest
@@ -17,26 +15,12 @@ from tests.trainer import runs
 from dagrpo.checkpoints.compare import compare
 from dagrpo.core.errors import Terminated
 from dagrpo.core.types import Completion, SamplingRequest
-from dagrpo.trainer.config.dynamic_sampling import DynamicSampling
 from dagrpo.trainer.run import TrainingRun
 from dagrpo.trainer.shutdown import Shutdown
 from dagrpo.utils.distributed import World, single_process
 
+pytestmark = pytest.mark.usefixtures("stage_handlers")
 Inputs = tuple[Path, Path]
-
-
-def _terminate(number: int, frame: FrameType | None) -> None:
-    raise Terminated(128 + number)
-
-
-@pytest.fixture(autouse=True)
-def _handlers_of_a_stage() -> Iterator[None]:
-    """As the frame of stages sets them, and afterwards as they were; the run leaves them alone."""
-    former = [signal.signal(signal.SIGTERM, _terminate), signal.signal(signal.SIGINT, signal.default_int_handler)]
-    yield
-    kept = [signal.signal(*pair) for pair in zip((signal.SIGTERM, signal.SIGINT), former, strict=True)]
-    assert kept == [_terminate, signal.default_int_handler]
-    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
 
 
 @pytest.fixture(scope="module")
@@ -81,8 +65,7 @@ def test_prompts_of_a_step_that_was_broken_off_are_drawn_again(inputs: Inputs, t
 
     def drawing_more(name: str) -> TrainingRun:
         run = runs.training_run(inputs, tmp_path / name / "state", tmp_path / name, steps=4, save_every=100)
-        more = DynamicSampling(oversampling=1.5)
-        return replace(run, training=run.training.model_copy(update={"dynamic_sampling": more}))
+        return runs.changed(run, training={"dynamic_sampling": {"oversampling": 1.5}})
 
     whole, run = drawing_more("whole"), drawing_more("told")
     runs.execute(whole)
@@ -119,7 +102,7 @@ def test_what_takes_longer_than_the_grace_time_is_abandoned_and_nothing_is_half_
     inputs: Inputs, tmp_path: Path
 ) -> None:
     run = runs.training_run(inputs, tmp_path / "state", tmp_path, steps=4)
-    run = replace(run, runtime=run.runtime.model_copy(update={"grace_seconds": 0.05}))
+    run = runs.changed(run, runtime={"grace_seconds": 0.05})
 
     def stop(step: int) -> bool:
         if step == 3:
@@ -133,26 +116,29 @@ def test_what_takes_longer_than_the_grace_time_is_abandoned_and_nothing_is_half_
     assert runs.execute(run)[0][0] == "load step_2"
 
 
-def test_a_second_interrupt_from_the_keyboard_ends_at_once() -> None:
-    reached: list[str] = []
+@pytest.mark.parametrize(
+    ("second", "reached"),
+    [
+        (signal.SIGINT, ["the update goes on"]),
+        (
+            signal.SIGTERM,
+            ["the update goes on", "and on"],
+        ),  # as the workflow sends it to stages that have not ended yet
+    ],
+)
+def test_a_second_interrupt_ends_at_once_and_a_signal_of_another_kind_is_no_impatience(
+    second: signal.Signals, reached: list[str]
+) -> None:
+    done: list[str] = []
     with pytest.raises(KeyboardInterrupt), Shutdown(1000, single_process()).listening():
         os.kill(os.getpid(), signal.SIGINT)
-        reached.append("the update goes on")
-        os.kill(os.getpid(), signal.SIGINT)
-        reached.append("and on")
-    assert reached == ["the update goes on"]
+        done.append("the update goes on")
+        os.kill(os.getpid(), second)
+        done.append("and on")
+    assert done == reached
 
 
-def test_a_second_signal_of_another_kind_is_no_impatience() -> None:
-    reached: list[str] = []
-    with pytest.raises(KeyboardInterrupt), Shutdown(1000, single_process()).listening():
-        os.kill(os.getpid(), signal.SIGINT)
-        os.kill(os.getpid(), signal.SIGTERM)  # as the workflow sends it to stages that have not ended yet
-        reached.append("the update goes on")
-    assert reached == ["the update goes on"]
-
-
-def _run(shutdown: Shutdown, work: Callable[[], object]) -> None:
+def _sample(shutdown: Shutdown, work: Callable[[], object]) -> None:
     """Work as the source of rollouts does."""
     with shutdown.interruptible() as is_allowed:
         if is_allowed:
@@ -166,38 +152,30 @@ class NoSignalOnRankZero(World):
         return 0, False
 
 
-def _fails() -> None:
+def _fail() -> None:
     raise OSError("no server")
 
 
-def _fails_when_interrupted() -> None:
+def _fail_when_interrupted() -> None:
     try:
         os.kill(os.getpid(), signal.SIGINT)
     finally:
-        _fails()
+        _fail()
 
 
 def test_sampling_that_fails_by_itself_is_not_taken_for_a_stop() -> None:
     with pytest.raises(OSError, match="no server"), Shutdown(1000, single_process()).listening() as shutdown:
-        _run(shutdown, _fails)
+        _sample(shutdown, _fail)
 
 
-def test_an_engine_that_the_same_signal_has_ended_does_not_hide_it() -> None:
+def test_what_fails_after_the_signal_does_not_hide_it_and_nothing_is_begun() -> None:
     with pytest.raises(KeyboardInterrupt), Shutdown(1000, single_process()).listening() as shutdown:
-        _run(shutdown, _fails_when_interrupted)
+        _sample(shutdown, _fail_when_interrupted)
         assert shutdown.requested()
-
-
-def test_what_breaks_after_the_signal_does_not_hide_it() -> None:
-    with pytest.raises(KeyboardInterrupt), Shutdown(1000, single_process()).listening():
-        os.kill(os.getpid(), signal.SIGINT)
-        _fails()
-
-
-def test_nothing_is_begun_after_the_signal() -> None:
     with pytest.raises(KeyboardInterrupt), Shutdown(1000, single_process()).listening() as shutdown:
         os.kill(os.getpid(), signal.SIGINT)
-        _run(shutdown, _fails)
+        _sample(shutdown, _fail)
+        _fail()
 
 
 def test_a_signal_that_reached_another_rank_alone_is_called_off() -> None:

@@ -1,19 +1,12 @@
-"""A run whose weights reach real servers in buckets has the bytes of one whose weights travel in a folder, also after a failed sync.
+"""A run whose weights reach real servers in buckets has the bytes of one whose weights travel in a folder, also after a failed sync."""
 
-`python -m dagrpo.pipeline.launch 2 tests/trainer/test_tensor_sync_on_a_server.py INITIAL SPLIT OUT WEIGHT_SYNC KEY` trains in two
-processes with two servers, or one over two ranks, by the key of runtime.engine.
-"""
-
-import sys
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
 import torch
 from tests.trainer import runs
 
-from dagrpo.algorithms.config import Algorithm
 from dagrpo.checkpoints.config import Checkpoint
 from dagrpo.checkpoints.convert import convert
 from dagrpo.checkpoints.tensors import TensorSpec
@@ -22,19 +15,12 @@ from dagrpo.engine.errors import ServerError
 from dagrpo.engine.interface import WeightVersion
 from dagrpo.engine.sglang.client import ServerClient
 from dagrpo.engine.sglang.tensor_sync import SharedMemory
-from dagrpo.trainer.config.runtime import Runtime
 from dagrpo.trainer.run import TrainingRun, no_report
 from dagrpo.trainer.training import train
-from dagrpo.utils.distributed import World, process_group
+from dagrpo.utils.distributed import World
 
 pytestmark = [pytest.mark.server, pytest.mark.nightly]
 FAILS_AT = 2  # bucket
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _deterministic() -> Iterator[None]:
-    yield
-    torch.use_deterministic_algorithms(False)
 
 
 def _run(inputs: tuple[Path, Path], out: Path, weight_sync: str, key: str | None = None) -> TrainingRun:
@@ -42,15 +28,9 @@ def _run(inputs: tuple[Path, Path], out: Path, weight_sync: str, key: str | None
     out.mkdir(exist_ok=True)
     run = runs.training_run(inputs, out / "state", out, 3)
     engine = {"weight_sync": weight_sync, "start_timeout": 240, "request_timeout": 120} | ({key: 2} if key else {})
-    training = run.runtime.training.model_copy(update={"processes": 2 if key else 1})
-    terms = {"terms": {"entropy": {"coefficient": 0.1}}}
-    return replace(
-        run,
-        algorithm=Algorithm.model_validate(run.algorithm.model_dump() | terms),
-        runtime=Runtime.model_validate(
-            run.runtime.model_dump() | {"engine": engine, "training": training.model_dump()}
-        ),
-    )
+    terms = {"entropy": {"coefficient": 0.1}}
+    runtime = {"engine": engine, "training": {"processes": 2 if key else 1}}
+    return runs.changed(run, algorithm={"terms": terms}, runtime=runtime)
 
 
 def test_a_sync_that_fails_after_its_first_bucket_leaves_a_run_that_goes_on_to_the_bytes_of_the_folder(
@@ -83,16 +63,15 @@ def test_servers_that_open_the_memory_of_the_process_beside_them_leave_the_bytes
 ) -> None:
     convert(fresh_model, tmp_path / "initial", Checkpoint())
     inputs = tmp_path / "initial", runs.make_split(tmp_path)
-    for weight_sync in ("folder", "tensors"):
-        runs.launch(2, __file__, *inputs, tmp_path / weight_sync, weight_sync, key)
+    handed = [runs.launch(2, _train, inputs, tmp_path / way, way, key) for way in ("folder", "tensors")]
     through_a_folder, opened = (_run(inputs, tmp_path / way, way, key) for way in ("folder", "tensors"))
     assert runs.bytes_of(opened) == runs.bytes_of(through_a_folder)
-    handed = [int((tmp_path / way / f"handed_{rank}").read_text()) for way in ("folder", "tensors") for rank in (0, 1)]
-    assert handed[:2] == [0, 0]
-    assert handed[2] == handed[3] > 0, "each process has a bucket for each weight sync"
+    assert handed[0] == [0, 0]
+    assert handed[1][0] == handed[1][1] > 0, "each process has a bucket for each weight sync"
 
 
-def _train(inputs: tuple[Path, Path], out: Path, weight_sync: str, key: str, world: World) -> None:
+def _train(world: World, inputs: tuple[Path, Path], out: Path, weight_sync: str, key: str) -> int:
+    """Train with two servers, or one over two ranks, by the key of runtime.engine; return how many handles this rank made."""
     handles: list[str] = []
     hold = SharedMemory.hold
 
@@ -106,9 +85,4 @@ def _train(inputs: tuple[Path, Path], out: Path, weight_sync: str, key: str, wor
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(SharedMemory, "hold", counted)
         train(_run(inputs, out, weight_sync, key), no_report, world)
-    (out / f"handed_{world.rank}").write_text(f"{len(handles)}")
-
-
-if __name__ == "__main__":
-    with process_group(deterministic=True) as joint:
-        _train((Path(sys.argv[1]), Path(sys.argv[2])), Path(sys.argv[3]), sys.argv[4], sys.argv[5], joint)
+    return len(handles)

@@ -1,19 +1,19 @@
 """A few updates on made-up rollouts, in the process that calls it or in each of several.
 
-`python -m dagrpo.pipeline.launch N tests/trainer/updates.py INITIAL OUT FIRST STEPS RANK [VISION] [OPTIONS]` trains the checkpoint
-INITIAL from step FIRST (0, or one whose state is in OUT) to STEPS and writes OUT/policy, OUT/seen.json and the
-states. With RANK above 0 it trains an adapter. With VISION, trained or frozen, INITIAL takes pictures, and the rollouts show
-some.
+`python -m dagrpo.pipeline.launch N tests/trainer/updates.py INITIAL OUT FIRST STEPS 0 [--copies COPIES]` does what `run` does.
 """
 
-import argparse
 import json
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
+import torch.distributed as dist
 from tests.trainer import vision
 
 from dagrpo.algorithms.config import Algorithm
@@ -125,18 +125,46 @@ def update_of(policy: Policy, world: World, budget: Budget, initial: Path | None
     return PolicyUpdate(policy=policy, world=world, budget=budget, **usual | given)
 
 
+def weight_sum(policy: Policy, world: World) -> float:
+    """Return the magnitudes of all weights, added up over all ranks."""
+    own = (p.to_local() if hasattr(p, "to_local") else p for p in policy.parameters())
+    return float(world.all_reduce(torch.stack([part.detach().double().abs().sum() for part in own]).sum().cpu()))
+
+
+@contextmanager
+def counted() -> Iterator[list[int]]:
+    """Yield the elements of each reduce-scatter, which is how FSDP adds gradients up."""
+    sizes: list[int] = []
+    reduce = dist.reduce_scatter_single
+
+    def noted(**given: Any) -> Any:
+        sizes.append(given["input"].numel())
+        return reduce(**given)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dist, "reduce_scatter_single", noted)
+        yield sizes
+
+
 def run(
+    world: World,
     initial: Path,
     out: Path,
-    first: int,
-    steps: int,
-    world: World,
+    first: int = 0,
+    steps: int = 3,
+    *,
     kind: Vision | None = None,
     rank: int = 0,
     head_chunk_tokens: int | None = None,
     activation_checkpointing: bool = False,
     layout: Layout = "padded",
-) -> None:
+) -> list[dict[str, Any]]:
+    """Train the checkpoint `initial` from step `first` (0, or one whose state is in `out`) on; return what the steps saw.
+
+    Writes out/policy, out/engine, out/seen.json and states. `rank`: of an adapter that is trained. With `kind` the checkpoint takes
+    pictures, and the rollouts show some.
+    """
+    out.mkdir(parents=True, exist_ok=True)
     processor = None if kind is None else PictureProcessor.of(initial)
     lora = Lora(rank=rank, alpha=8, vision=kind == "trained" and rank > 0)
     policy = load_policy(
@@ -157,6 +185,7 @@ def run(
     save_sharded(policy.model, initial, out / "policy", world)
     if world.is_rank_zero:
         (out / "seen.json").write_text(json.dumps(seen))
+    return seen
 
 
 def _write_for_the_engine(folder: Path, weights: GatheredWeights, world: World) -> None:
@@ -168,23 +197,8 @@ def _write_for_the_engine(folder: Path, weights: GatheredWeights, world: World) 
         write_safetensors(folder / "model.safetensors", weights_read, {"format": "pt"})
 
 
-def _main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("initial", type=Path)
-    parser.add_argument("out", type=Path)
-    parser.add_argument("first", type=int)
-    parser.add_argument("steps", type=int)
-    parser.add_argument("rank", type=int)
-    parser.add_argument("kind", nargs="?", choices=["trained", "frozen"])
-    parser.add_argument("--head-chunk-tokens", type=int)
-    parser.add_argument("--activation-checkpointing", action="store_true")
-    parser.add_argument("--layout", choices=["padded", "packed"], default="padded")
-    torch.use_deterministic_algorithms(True)
-    parser.add_argument("--copies", type=int, default=1)
-    given = vars(parser.parse_args())
-    with process_group(copies=given.pop("copies")) as joint:
-        run(**given, world=joint)
-
-
 if __name__ == "__main__":
-    _main()
+    torch.use_deterministic_algorithms(True)
+    given_initial, given_out, given_first, given_steps, _, *copies = sys.argv[1:]
+    with process_group(copies=int(copies[1]) if copies else 1) as joint:
+        run(joint, Path(given_initial), Path(given_out), int(given_first), int(given_steps))

@@ -1,30 +1,22 @@
 """A prompt that several sequences begin with is computed once: the same loss and gradient, and less work."""
 
-import json
 from pathlib import Path
 
 import pytest
 import torch
-from tests.trainer import runs, shared_prompt_runs
+from tests.trainer import runs
 from tests.trainer.in_double import SIZES
-from transformers import (
-    MambaConfig,
-    MambaForCausalLM,
-    Qwen2Config,
-    Qwen2ForCausalLM,
-)
+from tests.trainer.updates import TRAINING, batch_of, update_of
+from transformers import MambaConfig, MambaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
-from dagrpo.checkpoints.config import Checkpoint
-from dagrpo.checkpoints.convert import convert
 from dagrpo.core.errors import UserError
-from dagrpo.models.config import Fresh
-from dagrpo.models.fresh import make_fresh
-from dagrpo.trainer.batches.batch import TokenSequences
+from dagrpo.trainer.batches.batch import Batch, TokenSequences
 from dagrpo.trainer.batches.micro_batches import Budget, MicroBatchSplitter, usual_sharing
 from dagrpo.trainer.config.runtime import Layout, TrainingRuntime
+from dagrpo.trainer.model.fsdp import load_policy
 from dagrpo.trainer.model.policy import Policy, token_logprobs
 from dagrpo.trainer.model.prepare import resolve_budget
-from dagrpo.utils.distributed import single_process
+from dagrpo.utils.distributed import World, single_process
 
 CPU = torch.device("cpu")
 
@@ -84,17 +76,27 @@ def test_prompts_are_not_shared_on_a_gpu_unless_it_is_asked_for() -> None:
     assert usual_sharing("packed", on_gpu=False)
 
 
+GROUP = TRAINING.samples_per_prompt
+
+
+def _grouped_rollouts(step: int) -> Batch:
+    """24 trajectories with prompts of two to seven tokens, each of four trajectories, and completions of one to seven."""
+    drawn = torch.Generator().manual_seed(step)
+    prompts = [torch.randint(3, 60, (2 + group,), generator=drawn).tolist() for group in range(24 // GROUP)]
+    completions = [torch.randint(3, 60, (1 + (row * 5) % 7,), generator=drawn).tolist() for row in range(24)]
+    return batch_of([prompts[row // GROUP] for row in range(24)], completions, torch.linspace(-1.5, 1.5, 24).roll(step))
+
+
+def _update_twice(world: World, initial: Path, share_prompts: bool) -> list[dict[str, float]]:
+    budget = Budget(sequences=5, share_prompts=share_prompts, layout="packed")
+    update = update_of(load_policy(initial, world), world, budget, initial)
+    steps = [update.run(step, _grouped_rollouts(step)) for step in range(2)]
+    return [{"loss": stats.loss, "kl": stats.kl, "norm": stats.grad_norm} for stats in steps]
+
+
 @pytest.mark.nightly
-def test_two_processes_see_what_one_sees(tmp_path: Path) -> None:
-    shape = Fresh(
-        hidden_size=16, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1, intermediate_size=32,
-        max_position_embeddings=64,
-    )  # fmt: skip
-    make_fresh(tmp_path / "model", shape, torch.float32)
-    convert(tmp_path / "model", tmp_path / "initial", Checkpoint.model_validate({"format": "dcp"}))
-    runs.launch(2, shared_prompt_runs.__file__, tmp_path / "initial", tmp_path / "seen.json")
-    together = json.loads((tmp_path / "seen.json").read_text())
+def test_two_processes_see_what_one_sees(inputs: tuple[Path, Path]) -> None:
+    together, _ = runs.launch(2, _update_twice, inputs[0], True)
     for share in (False, True):
-        alone = shared_prompt_runs.seen_by(tmp_path / "initial", single_process(), share_prompts=share)
-        for one, other in zip(alone, together, strict=True):
+        for one, other in zip(_update_twice(single_process(), inputs[0], share), together, strict=True):
             assert other == pytest.approx(one, rel=2e-3, abs=2e-4)

@@ -1,7 +1,7 @@
 """A run from which nothing can be learned says so, and one with numbers that are not finite skips updates."""
 
-import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -9,14 +9,16 @@ import pytest
 import torch
 from tests.everyday import everyday
 from tests.trainer import runs
-from tests.trainer.checks import ranks
+from tests.trainer.updates import rollouts, update_of, weight_sum
 
 from dagrpo.core.errors import UserError
+from dagrpo.trainer.batches.micro_batches import Budget
 from dagrpo.trainer.checks.no_signal import METRIC, NoSignal, SkippedSteps
 from dagrpo.trainer.config.checks import Gates
+from dagrpo.trainer.model.fsdp import load_policy
 from dagrpo.trainer.model.optimizer import finite_everywhere
 from dagrpo.trainer.update.stats import SKIPPED, finite_or_zero
-from dagrpo.utils.distributed import single_process
+from dagrpo.utils.distributed import World, single_process
 from dagrpo.utils.tables import read_parquet
 
 STEPS = Gates().steps_in_a_row
@@ -116,11 +118,25 @@ def test_skipped_steps_are_counted_in_a_row_and_one_too_many_keeps_the_rollouts(
     assert read_parquet(path).num_rows == 1
 
 
+def _update_twice(world: World, initial: Path) -> list[dict[str, float]]:
+    """Update on a batch whose first advantage, of a trajectory that rank 0 computes, is no number, then on a whole one."""
+    policy, whole, seen = load_policy(initial, world), rollouts(0), []
+    update = update_of(policy, world, Budget(sequences=3))  # two mini-batches
+    assert whole.advantages is not None
+    advantages = whole.advantages.clone()
+    advantages[0] = math.nan
+    for batch in (replace(whole, advantages=advantages), whole):
+        stats = update.run(0, batch)
+        seen.append({"skipped": stats.skipped, "norm": stats.grad_norm, "loss": stats.loss})
+        seen[-1]["sum"] = weight_sum(policy, world)
+    return seen
+
+
 @pytest.mark.parametrize("processes", everyday([1], [1, 2]))
-def test_a_reward_that_is_no_number_skips_its_mini_batch_in_every_rank(processes: int, tmp_path: Path) -> None:
-    initial, _ = runs.make_inputs(tmp_path)
-    runs.launch(processes, ranks.__file__, initial, tmp_path)
-    first, *others = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(processes))
+def test_a_reward_that_is_no_number_skips_its_mini_batch_in_every_rank(
+    processes: int, inputs: tuple[Path, Path]
+) -> None:
+    first, *others = runs.launch(processes, _update_twice, inputs[0])
     assert [step["skipped"] for step in first] == [1, 0]  # of two mini-batches
     assert all(math.isfinite(value) for step in first for value in step.values())
     assert first[0]["norm"] > 0  # the other mini-batch was learned from

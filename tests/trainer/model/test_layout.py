@@ -1,6 +1,5 @@
 """The layout is the same in every rank, and a user is told why sequences are padded that might have been packed."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,7 +8,6 @@ import pytest
 import torch
 from tests.trainer import runs
 from tests.trainer.in_double import SIZES
-from tests.trainer.model import layout_ranks
 from transformers import (
     DeepseekV3Config,
     Gemma4TextConfig,
@@ -23,16 +21,14 @@ from transformers import (
     Qwen3MoeForCausalLM,
 )
 
-from dagrpo.checkpoints.config import Checkpoint
-from dagrpo.checkpoints.convert import convert
 from dagrpo.core.errors import UserError
-from dagrpo.models.fresh import make_fresh
-from dagrpo.trainer.config.runtime import Layout
+from dagrpo.trainer.config.runtime import Layout, TrainingRuntime
 from dagrpo.trainer.model import attention
 from dagrpo.trainer.model import prepare as gate
 from dagrpo.trainer.model.attention import head_sizes, is_packed_by_kernel
+from dagrpo.trainer.model.fsdp import load_policy
 from dagrpo.trainer.model.policy import Policy
-from dagrpo.trainer.model.prepare import prepare_layout
+from dagrpo.trainer.model.prepare import prepare_layout, resolve_budget
 from dagrpo.utils.distributed import World, single_process
 
 CPU = torch.device("cpu")
@@ -73,17 +69,26 @@ def test_every_rank_refuses_a_layout_that_one_of_them_cannot_compute() -> None:
         prepare_layout(_qwen2(), "packed", _beside(1.0, 0.0))
 
 
+def _measure_unlike_numbers(world: World, initial: Path) -> list[str]:
+    """Return the layouts of ranks that measure alike, of which rank 1 finds a difference, and of which it finds a leak."""
+    policy, change = load_policy(initial, world), gate._change
+    layouts: list[str] = [prepare_layout(policy, None, world)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gate, "MOST_NATS", gate.MOST_NATS if world.is_rank_zero else -1.0)
+        layouts.append(prepare_layout(policy, None, world))
+        with pytest.raises(UserError, match=r"set runtime.training.share_prompts to false\.$"):
+            resolve_budget(TrainingRuntime(share_prompts=True), policy, world)
+    with pytest.MonkeyPatch.context() as patch:
+        added = 0.0 if world.is_rank_zero else 1.0
+        patch.setattr(gate, "_change", lambda *given, **options: change(*given, **options) + added)
+        layouts.append(prepare_layout(policy, None, world))
+    return layouts
+
+
 @pytest.mark.nightly
-def test_ranks_that_measure_unlike_numbers_take_as_many_forward_passes_and_agree(tmp_path: Path) -> None:
+def test_ranks_that_measure_unlike_numbers_take_as_many_forward_passes_and_agree(inputs: tuple[Path, Path]) -> None:
     """Two processes that share a policy. With fewer passes in one of them the other would wait for ever."""
-    make_fresh(tmp_path / "model", runs.SHAPE, torch.float32)
-    convert(tmp_path / "model", tmp_path / "initial", Checkpoint.model_validate({"format": "dcp"}))
-    runs.launch(2, layout_ranks.__file__, tmp_path / "initial", tmp_path)
-    seen = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
-    assert seen[0] == seen[1]
-    layouts = {name: seen[0][name] for name in ("alike", "a difference in rank 1", "a leak in rank 1")}
-    assert [*layouts.values()] == ["packed", "padded", "padded"]
-    assert seen[0]["sharing"].endswith("set runtime.training.share_prompts to false.")
+    assert runs.launch(2, _measure_unlike_numbers, inputs[0]) == [["packed", "padded", "padded"]] * 2
 
 
 @pytest.mark.parametrize(("rank", "is_told"), [(0, True), (1, False)])

@@ -1,6 +1,5 @@
 """A LoRA adapter in the policy: what it computes, what is trained, what is handed over, kept and written."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -36,12 +35,6 @@ from dagrpo_replay.recorded_run import unfinished
 
 Inputs = tuple[Path, Path]
 TOKENS = torch.tensor([[1, 5, 7, 3, 2]])
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _deterministic() -> Iterator[None]:
-    yield
-    torch.use_deterministic_algorithms(False)
 
 
 @pytest.fixture(scope="module")

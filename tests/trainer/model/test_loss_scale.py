@@ -10,14 +10,19 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.trainer import loss_scale_runs, runs
+from tests.trainer import runs
 from tests.trainer.small_updates import BATCH, small_policy, small_update
+from tests.trainer.updates import TRAINING, rollouts, update_of, weight_sum
 from torch.amp.grad_scaler import GradScaler
 
+from dagrpo.trainer.batches.micro_batches import Budget
 from dagrpo.trainer.model import optimizer as trainer_optimizer
+from dagrpo.trainer.model.fsdp import load_policy
 from dagrpo.trainer.model.optimizer import FIRST_LOSS_SCALE, LossScale
 from dagrpo.trainer.model.policy import Policy
+from dagrpo.trainer.update.policy_update import LOSS_SCALE
 from dagrpo.trainer.update.stats import UpdateStats
+from dagrpo.utils.distributed import World
 
 HALF = {"dtype": "float16"}
 
@@ -102,12 +107,22 @@ def test_a_loss_that_is_no_number_is_not_explained_by_the_scale() -> None:
     assert (stats.skipped, stats.overflowed, stats.loss_scale) == (1, 0, FIRST_LOSS_SCALE)
 
 
+def _update_from_too_large_a_scale(world: World, initial: Path) -> list[dict[str, Any]]:
+    policy, seen = load_policy(initial, world, dtype=torch.float16), []
+    training = TRAINING.model_copy(update=HALF)
+    saved = {LOSS_SCALE: {"value": 2.0**32, "finite_updates": 0}}
+    update = update_of(policy, world, Budget(sequences=3), training=training, saved=saved)
+    for _ in range(12):
+        stats = update.run(0, rollouts(0))
+        seen.append({"skipped": stats.skipped, "overflowed": stats.overflowed, "scale": stats.loss_scale})
+        seen[-1] |= {"norm": stats.grad_norm, "sum": weight_sum(policy, world)}
+    return seen
+
+
 @pytest.mark.nightly
 @pytest.mark.parametrize("processes", [1, 2])
-def test_every_process_skips_the_same_updates_and_has_the_same_scale(processes: int, tmp_path: Path) -> None:
-    initial, _ = runs.make_inputs(tmp_path)
-    runs.launch(processes, loss_scale_runs.__file__, initial, tmp_path)
-    first, *others = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(processes))
+def test_every_process_skips_the_same_updates_and_has_the_same_scale(processes: int, inputs: tuple[Path, Path]) -> None:
+    first, *others = runs.launch(processes, _update_from_too_large_a_scale, inputs[0])
     assert first[0]["skipped"] == first[0]["overflowed"] > 0
     assert first[-1]["skipped"] == 0
     assert first[-1]["sum"] != first[0]["sum"]

@@ -16,16 +16,10 @@ from dagrpo.core.errors import Terminated, UserError
 from dagrpo.core.types import Completion, SamplingRequest
 from dagrpo.evaluation.held_out_table import HELD_OUT, figures
 from dagrpo.models.tokenizer import character_tokenizer
-from dagrpo.trainer.config.training import Training
 from dagrpo.trainer.run import HeldOutSplits, TrainingRun
 from dagrpo.utils.tables import read_parquet
 
 Inputs = tuple[Path, Path]
-
-
-@pytest.fixture(scope="module")
-def inputs(tmp_path_factory: pytest.TempPathFactory) -> Inputs:
-    return runs.make_inputs(tmp_path_factory.mktemp("inputs"))
 
 
 @pytest.fixture(scope="module")
@@ -48,27 +42,20 @@ def evaluating(
     every: int = 3,
     **more: Any,
 ) -> TrainingRun:
-    run = runs.training_run(inputs, state, out, steps=steps)
-    changed = {"evaluate_every": every, "evaluation_problems": 4, **more}
-    return replace(
-        run,
-        training=Training.model_validate(run.training.model_dump() | changed),
-        held_out_splits=tuple(splits),
-    )
+    run = replace(runs.training_run(inputs, state, out, steps=steps), held_out_splits=tuple(splits))
+    return runs.changed(run, training={"evaluate_every": every, "evaluation_problems": 4, **more})
+
+
+Whole = tuple[TrainingRun, list[str], runs.Reported, runs.Reported]
 
 
 @pytest.fixture(scope="module")
-def whole(
-    inputs: Inputs, splits: tuple[HeldOutSplits, ...], tmp_path_factory: pytest.TempPathFactory
-) -> tuple[TrainingRun, list[str], runs.Reported, runs.Reported]:
+def whole(inputs: Inputs, splits: tuple[HeldOutSplits, ...], tmp_path_factory: pytest.TempPathFactory) -> Whole:
     """Four steps without an interruption: the run, what the engine was asked, what was reported of steps and of evaluations."""
     out = tmp_path_factory.mktemp("whole")
     run, told = evaluating(inputs, splits, out, out / "state"), runs.Reported()
     asked, reported = runs.execute(run, report_held_out=lambda step, values: told.append((step, dict(values))))
     return run, asked, reported, told
-
-
-Whole = tuple[TrainingRun, list[str], runs.Reported, runs.Reported]
 
 
 def test_the_curve_has_the_same_problems_of_each_task_at_each_of_these_steps_and_none_of_training(whole: Whole) -> None:
@@ -112,6 +99,7 @@ def test_an_interrupted_run_leaves_the_bytes_of_one_that_was_not(
 
 
 @pytest.mark.nightly
+@pytest.mark.usefixtures("stage_handlers")
 def test_a_run_that_is_told_to_stop_while_the_last_policy_answers_goes_on_with_that_alone(
     inputs: Inputs, splits: tuple[HeldOutSplits, ...], whole: Whole, tmp_path: Path
 ) -> None:
@@ -121,16 +109,9 @@ def test_a_run_that_is_told_to_stop_while_the_last_policy_answers_goes_on_with_t
                 os.kill(os.getpid(), signal.SIGTERM)
             return super().generate(requests, **how)
 
-    def terminate(number: int, frame: object) -> None:
-        raise Terminated(128 + number)
-
     run = evaluating(inputs, splits, tmp_path, tmp_path / "state")
-    former = signal.signal(signal.SIGTERM, terminate)
-    try:
-        with pytest.raises(Terminated):
-            runs.execute(run, Stopping)
-    finally:
-        signal.signal(signal.SIGTERM, former)
+    with pytest.raises(Terminated):
+        runs.execute(run, Stopping)
     asked, _ = runs.execute(run)
     assert asked == ["load step_4"]
     assert runs.bytes_of(run) == runs.bytes_of(whole[0])
@@ -144,19 +125,6 @@ def test_more_steps_leave_out_the_evaluation_of_what_was_the_last(
     longer = evaluating(inputs, splits, tmp_path / "long", tmp_path / "state", steps=4, every=2)
     runs.execute(longer)
     assert sorted(figures(read_parquet(longer.held_out).to_pylist())) == [0, 2, 4]
-
-
-@pytest.mark.nightly
-def test_a_damaged_evaluation_is_made_again(
-    inputs: Inputs, splits: tuple[HeldOutSplits, ...], whole: Whole, tmp_path: Path
-) -> None:
-    run = evaluating(inputs, splits, tmp_path, tmp_path / "state")
-    runs.execute(run)
-    for name in ("step_00003.json", "step_00004.json"):  # the state of step 2 goes before both
-        (run.state / "held_out" / name).write_text("{}")
-    asked, _ = runs.execute(run)
-    assert asked[0] in ("load step_0", "load step_2")
-    assert runs.bytes_of(run) == runs.bytes_of(whole[0])
 
 
 class RisingOnce(runs.ScriptedEngine):

@@ -1,45 +1,41 @@
 """Whole runs with training.staleness: which weights sample what, and that an interrupted run leaves the bytes of a whole one."""
 
-import json
 import os
 import signal
-import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import pytest
 from tests.everyday import everyday
 from tests.trainer import runs
 
-from dagrpo.algorithms.config import Algorithm
 from dagrpo.checkpoints.compare import compare
 from dagrpo.checkpoints.tokenizers import load_tokenizer
 from dagrpo.core.errors import Terminated, UserError
 from dagrpo.core.types import Completion, SamplingRequest
 from dagrpo.engine.errors import ServerError
-from dagrpo.rollout.config import Rollout
 from dagrpo.rollout.prompts import PromptRenderer
 from dagrpo.trainer.checks.logprob_agreement import OUTSIDE
 from dagrpo.trainer.run import TrainingRun
 from dagrpo.trainer.sampling import prefetch_state
 from dagrpo.trainer.sampling.prompt_sampler import read_training_prompts
 from dagrpo.trainer.state import states
+from dagrpo.utils.distributed import World
 from dagrpo.utils.tables import read_parquet
 
+pytestmark = pytest.mark.usefixtures("stage_handlers")
 Inputs = tuple[Path, Path]
 STEPS = 5
 
 
-def _stale(inputs: Inputs, folder: Path, staleness: int, steps: int = STEPS, **changes: Any) -> TrainingRun:
-    """`changes`: of section training, and save_every."""
-    save_every = changes.pop("save_every", 2)
+def _stale(
+    inputs: Inputs, folder: Path, staleness: int, steps: int = STEPS, save_every: int = 2, **sections: Any
+) -> TrainingRun:
     run = runs.training_run(inputs, folder / "state", folder / f"{steps}", steps=steps, save_every=save_every)
-    training = run.training.model_dump() | {"staleness": staleness, **changes}
-    return replace(run, training=type(run.training).model_validate(training))
+    return runs.changed(runs.changed(run, training={"staleness": staleness}), **sections)
 
 
 @pytest.fixture(scope="module")
@@ -49,19 +45,6 @@ def whole(inputs: Inputs, tmp_path_factory: pytest.TempPathFactory) -> dict[int,
     for run in made.values():
         runs.execute(run)
     return made
-
-
-def _terminate(number: int, frame: FrameType | None) -> None:
-    raise Terminated(128 + number)
-
-
-@pytest.fixture(autouse=True)
-def _handlers_of_a_stage() -> Iterator[None]:
-    former = [signal.signal(signal.SIGTERM, _terminate), signal.signal(signal.SIGINT, signal.default_int_handler)]
-    yield
-    for pair in zip((signal.SIGTERM, signal.SIGINT), former, strict=True):
-        signal.signal(*pair)
-    assert not [thread for thread in threading.enumerate() if thread.name == "prefetch"]
 
 
 def test_the_engine_gets_weights_between_two_batches_and_each_batch_those_of_the_lag(
@@ -87,10 +70,6 @@ def test_rollouts_name_the_weights_that_sampled_them_and_the_gate_tells_how_far_
     differences = metrics["policy/logprob_difference_mean"].to_pylist()
     assert differences[0] < 1e-5 < min(differences[1:])
     assert metrics[OUTSIDE].to_pylist()[0] == 0.0
-    assert (
-        max(metrics["gate/probe_outside_fraction"].to_pylist() if "gate/probe_outside_fraction" in metrics else [0])
-        == 0
-    )
 
 
 @pytest.mark.parametrize(("staleness", "stopped"), everyday([(2, 3)], product([1, 2], [1, 2, 3, 4])))
@@ -146,23 +125,16 @@ def test_more_steps_extend_a_finished_run_to_the_bytes_of_a_run_that_had_them_fr
 
 
 @pytest.mark.nightly
-def test_prompts_that_are_drawn_beyond_the_batch_or_retired_are_those_of_a_whole_run(
-    inputs: Inputs, tmp_path: Path
-) -> None:
-    changes: dict[str, Any] = {"dynamic_sampling": {"oversampling": 1.5}, "retire_at": 0.5}
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"training": {"dynamic_sampling": {"oversampling": 1.5}, "retire_at": 0.5}},
+        {"training": {"mini_batches": 2}, "algorithm": {"advantage": {"name": "remax"}}},
+    ],
+    ids=["prompts beyond the batch, and retired ones", "a greedy baseline, and several mini-batches"],
+)
+def test_other_parameters_go_on_to_the_same_bytes(changes: dict[str, Any], inputs: Inputs, tmp_path: Path) -> None:
     uncut, cut = (_stale(inputs, tmp_path / name, 1, **changes) for name in ("uncut", "cut"))
-    runs.execute(uncut)
-    runs.execute(cut, stop=lambda step: step == 3)
-    runs.execute(cut)
-    assert runs.bytes_of(cut) == runs.bytes_of(uncut)
-
-
-@pytest.mark.nightly
-def test_a_greedy_baseline_and_several_mini_batches_go_on_to_the_same_bytes(inputs: Inputs, tmp_path: Path) -> None:
-    remax = Algorithm.model_validate({"advantage": {"name": "remax"}})
-    uncut, cut = (
-        replace(_stale(inputs, tmp_path / name, 1, mini_batches=2), algorithm=remax) for name in ("uncut", "cut")
-    )
     runs.execute(uncut)
     runs.execute(cut, stop=lambda step: step == 3)
     runs.execute(cut)
@@ -189,86 +161,39 @@ def test_what_goes_wrong_ahead_is_the_error_that_it_would_have_been_and_costs_no
     assert runs.bytes_of(run) == runs.bytes_of(whole[1])
 
 
-@pytest.mark.nightly
-def test_a_damaged_batch_sets_the_state_aside(inputs: Inputs, whole: dict[int, TrainingRun], tmp_path: Path) -> None:
-    run = _stale(inputs, tmp_path, 1)
-    runs.execute(run, stop=lambda step: step == 3)
-    (kept,) = (states.at(run.state, 2).folder / prefetch_state.FOLDER).iterdir()
-    kept.write_bytes(kept.read_bytes()[:-9])
-    asked, _ = runs.execute(run)
-    assert asked[0] == "load step_0"
-    assert runs.bytes_of(run) == runs.bytes_of(whole[1])
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("size", everyday([100], [None, 0, 100]))
-def test_damaged_weights_that_a_batch_waits_for_set_the_state_aside(
-    size: int | None, inputs: Inputs, whole: dict[int, TrainingRun], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Cut off after so many bytes, or deleted. Whether the batch was broken off in step 3 or 4 is a matter of time."""
-    monkeypatch.setattr(ToldWhileSampling, "at", 3)
-    run = _stale(inputs, tmp_path, 1, save_every=100)
-    with pytest.raises(Terminated):
-        runs.execute(run, ToldWhileSampling)
-    (kept,) = run.state.glob(f"step_*/{prefetch_state.FOLDER}/*")
-    if size is None:
-        kept.unlink()
-    else:
-        kept.write_bytes(kept.read_bytes()[:size])
-    asked, _ = runs.execute(run)
-    assert asked[0] == "load step_0"
-    assert runs.bytes_of(run) == runs.bytes_of(whole[1])
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("name", everyday(["step_00004.parquet"], ["step_00004.parquet", "sampler_00001.safetensors"]))
-def test_a_batch_or_a_sampler_that_the_state_does_not_list_sets_it_aside(
-    name: str, inputs: Inputs, whole: dict[int, TrainingRun], tmp_path: Path
-) -> None:
-    """As after one state was copied over another."""
-    run = _stale(inputs, tmp_path, 1)
-    runs.execute(run, stop=lambda step: step == 3)
-    (kept,) = (states.at(run.state, 2).folder / prefetch_state.FOLDER).iterdir()
-    kept.with_name(name).write_bytes(kept.read_bytes())
-    asked, _ = runs.execute(run)
-    assert asked[0] == "load step_0"
-    assert runs.bytes_of(run) == runs.bytes_of(whole[1])
-
-
 def test_a_policy_that_no_correction_reaches_is_refused(inputs: Inputs, tmp_path: Path) -> None:
-    run = _stale(inputs, tmp_path, 1, learning_rate=1.0, learning_rate_warmup_steps=0, max_grad_norm=1e6)
+    rash = {"learning_rate": 1.0, "learning_rate_warmup_steps": 0, "max_grad_norm": 1e6}
+    run = _stale(inputs, tmp_path, 1, training=rash)
     with pytest.raises(UserError, match=r"step 2: the policy has moved by .* nats per token since earlier weights"):
         runs.execute(run)
 
 
+def _train(world: World, inputs: Inputs, folder: Path) -> list[str]:
+    return runs.execute(_stale(inputs, folder, 1), world=world)[0]
+
+
 @pytest.mark.nightly
 def test_two_processes_go_on_where_one_was_interrupted_and_leave_its_policy(
-    inputs: Inputs, whole: dict[int, TrainingRun], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    inputs: Inputs, whole: dict[int, TrainingRun], tmp_path: Path
 ) -> None:
     run = _stale(inputs, tmp_path, 1)
     runs.execute(run, stop=lambda step: step == 3)
     assert states.at(run.state, 2).notes["ahead"] == 1
-    monkeypatch.setenv("STALENESS", "1")
-    runs.launch(2, runs.__file__, *inputs, tmp_path, STEPS)
-    asked = json.loads((tmp_path / "asked.json").read_text())
+    asked, _ = runs.launch(2, _train, inputs, tmp_path)
     assert asked == ["load step_2", "generate", "load step_3", "generate", "load step_4"]
-    assert all((d.largest or 0.0) < 2e-4 for d in compare(tmp_path / "policy", whole[1].policy).differences)
+    assert all((d.largest or 0.0) < 2e-4 for d in compare(run.policy, whole[1].policy).differences)
 
 
 def test_a_batch_is_read_back_to_the_bit(inputs: Inputs, tmp_path: Path) -> None:
     """Of a run whose batches have everything: what was thrown away, a teacher's and greedy ones' figures, a part of the vocabulary."""
-    run = _stale(inputs, tmp_path, 1, dynamic_sampling={"oversampling": 1.5})
     everything = {
         "advantage": {"name": "remax"},
         "loss": {"name": "on_policy_distillation"},
         "teacher": {"source": "folder", "folder": "elsewhere"},
     }
-    run = replace(
-        run,
-        algorithm=Algorithm.model_validate(everything),
-        teacher=inputs[0].with_name("model"),
-        rollout=Rollout(max_new_tokens=runs.MAX_NEW_TOKENS, top_k=50),
-    )
+    more = {"dynamic_sampling": {"oversampling": 1.5}}
+    run = _stale(inputs, tmp_path, 1, training=more, algorithm=everything, rollout={"top_k": 50})
+    run = replace(run, teacher=inputs[0].with_name("model"))
     runs.execute(run, stop=lambda step: step == 3)
     saved = states.at(run.state, 2).folder
     problems = read_training_prompts(

@@ -135,6 +135,11 @@ def _flip_a_byte(path: Path) -> None:
     path.write_bytes(content)
 
 
+def _copy_a_batch(folder: Path) -> None:
+    folder.mkdir()
+    (folder / "step_00009.parquet").write_bytes(b"")
+
+
 def _edit(folder: Path) -> None:
     path = folder / "state.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"notes": "others"}))
@@ -145,6 +150,7 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
     "bytes, and": lambda folder: _weights(folder).write_bytes(_weights(folder).read_bytes()[:-1]),
     "safetensors is missing": lambda folder: _weights(folder).unlink(),
     "does not belong there": lambda folder: (folder / "shard-00009.safetensors").write_bytes(b""),
+    "00009.parquet does not belong there": lambda folder: _copy_a_batch(folder / "ahead"),
     "state.json is missing": lambda folder: (folder / "state.json").unlink(),
     "state.json is damaged": _edit,
     "state.json is of step": lambda folder: (folder / "state.json").write_bytes(

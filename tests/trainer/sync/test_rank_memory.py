@@ -1,13 +1,8 @@
-"""Ranks (gloo) that hand buckets of their shared memory to the scripted servers beside them, which read them as SGLang does.
-
-`python -m dagrpo.pipeline.launch N tests/trainer/sync/test_rank_memory.py INITIAL OUT SERVERS EACH DIES`. OUT/held.json gets the
-digests of what each rank of each server read; OUT/peaks.json the most bytes of each trainer's shared memory at a request.
-"""
+"""Ranks (gloo) that hand buckets of their shared memory to the scripted servers beside them, which read them as SGLang does."""
 
 import hashlib
 import json
 import os
-import sys
 import threading
 from collections import defaultdict
 from collections.abc import Callable
@@ -20,7 +15,6 @@ import torch
 from tests.engine.pools import STARTED_WITH
 from tests.engine.scripted import Hangup, ScriptedServer
 from tests.trainer import runs
-from tests.trainer.test_several_processes import SHAPE
 from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
 
 from dagrpo.checkpoints.config import Checkpoint
@@ -40,7 +34,7 @@ from dagrpo.engine.sglang.tensor_sync import SharedMemory, buckets, lots
 from dagrpo.engine.weight_files import WeightsFolder
 from dagrpo.models.fresh import make_fresh
 from dagrpo.trainer.model.fsdp import load_policy
-from dagrpo.utils.distributed import World, process_group, single_process
+from dagrpo.utils.distributed import World, single_process
 
 MOST = 3000  # bytes of a bucket
 DIES_AT = 3  # bucket
@@ -48,7 +42,7 @@ MORE = {"head_dim": 8, "moe_intermediate_size": 8, "num_experts": 4, "num_expert
 
 
 def _make(folder: Path, experts: bool) -> Path:
-    make_fresh(folder / "source", SHAPE, torch.float32)
+    make_fresh(folder / "source", runs.SHAPE, torch.float32)
     if experts:
         sizes = json.loads((folder / "source" / "config.json").read_text())
         kept = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads")
@@ -80,10 +74,8 @@ def test_every_rank_of_every_server_reads_the_weights_of_one_process_byte_for_by
 ) -> None:
     pytest.importorskip("sglang")
     initial = _make(tmp_path, experts)
-    runs.launch(ranks, __file__, initial, tmp_path, servers, each, 0)
-    held, expected = json.loads((tmp_path / "held.json").read_text()), _expected(initial)
-    assert held == [[expected] * each] * servers
-    peaks = json.loads((tmp_path / "peaks.json").read_text())
+    (held, peaks, _), *_ = runs.launch(ranks, _hand_over, initial, tmp_path, servers, each, False)
+    assert held == [[_expected(initial)] * each] * servers
     of_servers = servers * each
     assert peaks == [_one_bucket(initial)] * of_servers + [0] * (ranks - of_servers), "one bucket at a time"
 
@@ -100,13 +92,13 @@ def test_a_server_that_dies_midway_leaves_the_other_one_the_whole_weights_and_it
 ) -> None:
     pytest.importorskip("sglang")
     initial = _make(tmp_path, experts=False)
-    runs.launch(2, __file__, initial, tmp_path, 2, 1, 1)
-    (survivor,), (dead,) = json.loads((tmp_path / "held.json").read_text())
+    (((survivor,), (dead,)), peaks, left), (_, _, left_of_rank_1) = runs.launch(
+        2, _hand_over, initial, tmp_path, 2, 1, True
+    )
     assert survivor == _expected(initial)
     assert 0 < len(dead) < len(survivor)
-    peaks, left = (json.loads((tmp_path / name).read_text()) for name in ("peaks.json", "left.json"))
-    assert left[0] == 0
-    assert left[1] <= _one_bucket(initial), "what the dead one never closed, once, however many buckets follow"
+    assert left == 0
+    assert left_of_rank_1 <= _one_bucket(initial), "what the dead one never closed, once, however many buckets follow"
     assert peaks[1] <= _one_bucket(initial)
 
 
@@ -166,14 +158,18 @@ def _require_every_rank_asked(weights: GatheredWeights) -> None:
     assert device_of_sync(two.model_copy(update={"replicas": 4}), weights) is None, "more GPUs than ranks"
 
 
-def _hand_over(initial: Path, out: Path, servers: int, each: int, dies: bool, world: World) -> None:
+Held = list[list[dict[str, str]]]
+
+
+def _hand_over(
+    world: World, initial: Path, out: Path, servers: int, each: int, dies: bool
+) -> tuple[Held, list[int], int]:
+    """Return what each rank of each server read, the most bytes of each trainer's memory at a request, and what is left of this one's."""
     weights = GatheredWeights(load_policy(initial, world).model, torch.bfloat16, world, memory=Obstructed(world.rank))
     pids, lock = world.gather(os.getpid()), threading.Lock()
     if not world.is_rank_zero:
         weights.give_parts()
-        (out / f"left_{world.rank}").write_text(f"{_shared_bytes(os.getpid())}")
-        world.barrier()
-        return
+        return [], [], _shared_bytes(os.getpid())
     peaks = [0] * world.size
 
     def look() -> None:
@@ -190,13 +186,4 @@ def _hand_over(initial: Path, out: Path, servers: int, each: int, dies: bool, wo
             pool.load(tensors, "step_1")
         for client in clients:
             loop.run(client.close())
-    (out / "left_0").write_text(f"{_shared_bytes(os.getpid())}")
-    world.barrier()
-    (out / "held.json").write_text(json.dumps([[*script.held.values()] for script in scripts]))
-    (out / "peaks.json").write_text(json.dumps(peaks))
-    (out / "left.json").write_text(json.dumps([int((out / f"left_{rank}").read_text()) for rank in range(world.size)]))
-
-
-if __name__ == "__main__":
-    with process_group() as joint:
-        _hand_over(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]), sys.argv[5] == "1", joint)
+    return [[*script.held.values()] for script in scripts], peaks, _shared_bytes(os.getpid())

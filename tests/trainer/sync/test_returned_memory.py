@@ -1,22 +1,29 @@
-"""Two processes (gloo) return the memory that they no longer use before a server takes memory on their GPUs."""
+"""Two processes (gloo) return the memory that they no longer use before a server takes memory on their GPUs.
 
-import sys
+All write the order of events to OUT/events.
+"""
+
 import time
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from tests.engine.pools import STARTED_WITH
+from tests.engine.scripted import ScriptedServer
 from tests.trainer import runs
-from tests.trainer.sync import cache_ranks
-from tests.trainer.test_several_processes import SHAPE
 
-from dagrpo.checkpoints.config import Checkpoint
-from dagrpo.checkpoints.convert import convert
+from dagrpo.checkpoints.gather import GatheredWeights
 from dagrpo.checkpoints.tensors import Tensors
-from dagrpo.models.fresh import make_fresh
-from dagrpo.trainer.config.runtime import Runtime
-from dagrpo.utils.distributed import World, process_group
+from dagrpo.engine.background import BackgroundLoop
+from dagrpo.engine.http import Endpoint
+from dagrpo.engine.pool import ServerPool
+from dagrpo.engine.sglang.client import ServerClient
+from dagrpo.engine.sglang.tensor_sync import SharedMemory, buckets
+from dagrpo.engine.weight_files import WeightsFolder
+from dagrpo.trainer.model.fsdp import load_policy
+from dagrpo.utils.distributed import World
 
 FREED = ["rank 0 frees", "rank 1 frees"]
 EVENTS = {
@@ -25,18 +32,45 @@ EVENTS = {
 }
 
 
+def _note(out: Path, event: str) -> None:
+    with (out / "events").open("a") as file:
+        file.write(f"{event}\n")
+
+
+def _return_late(out: Path, rank: int) -> None:
+    time.sleep(0.3 * rank)  # a server that waits for nobody would be first
+    _note(out, f"rank {rank} frees")
+
+
+def _hand_over(world: World, initial: Path, out: Path, road: str) -> None:
+    memory = SharedMemory(torch.device("cpu"))
+    weights = GatheredWeights(load_policy(initial, world).model, torch.float32, world, memory=memory)
+    torch.cuda.empty_cache = partial(_return_late, out, world.rank)
+    if not world.is_rank_zero:
+        weights.give_parts()
+        return
+
+    def answer(path: str, body: dict[str, Any]) -> tuple[int, Any]:
+        if path == "/resume_memory_occupation":
+            _note(out, f"server takes {body['tags'][0]}")
+        return 200, {"success": True}
+
+    cut = partial(buckets, memory=memory) if road == "tensors" else None
+    with BackgroundLoop() as loop, WeightsFolder(out, out / "weights") as folder:
+        client = ServerClient(Endpoint(address=ScriptedServer(answer).address), 5)
+        pool = ServerPool([client], loop, folder, STARTED_WITH, leaves=True, buckets=cut)
+        pool.release_memory()
+        with weights.reading() as tensors:
+            pool.load(tensors, "step_1")
+        loop.run(client.close())
+
+
 @pytest.mark.parametrize("road", [*EVENTS])
-def test_both_ranks_return_gathered_weights_before_a_server_takes_its_cache_back(road: str, tmp_path: Path) -> None:
-    make_fresh(tmp_path / "source", SHAPE, torch.float32)
-    convert(tmp_path / "source", tmp_path / "initial", Checkpoint.model_validate({"format": "dcp"}))
-    runs.launch(2, cache_ranks.__file__, tmp_path / "initial", tmp_path, road)
+def test_both_ranks_return_gathered_weights_before_a_server_takes_its_cache_back(
+    road: str, inputs: tuple[Path, Path], tmp_path: Path
+) -> None:
+    runs.launch(2, _hand_over, inputs[0], tmp_path, road)
     assert (tmp_path / "events").read_text().splitlines() == EVENTS[road]
-
-
-def test_every_rank_returns_its_memory_before_a_server_comes_back(inputs: tuple[Path, Path], tmp_path: Path) -> None:
-    """A server gets weights at its opening and after the first of two steps."""
-    runs.launch(2, __file__, *inputs, tmp_path)
-    assert (tmp_path / "events").read_text().splitlines() == [*FREED, "server takes weights"] * 2
 
 
 class Noted(runs.ScriptedEngine):
@@ -45,23 +79,18 @@ class Noted(runs.ScriptedEngine):
     out: Path
 
     def load(self, weights: Tensors, version: str) -> None:
-        cache_ranks.note(self.out, "server takes weights")
+        _note(self.out, "server takes weights")
         super().load(weights, version)
 
 
-def _train(world: World, initial: Path, split: Path, out: Path) -> None:
-    def return_late() -> None:
-        time.sleep(0.3 * world.rank)  # a server that waits for nobody would be first
-        cache_ranks.note(out, f"rank {world.rank} frees")
-
+def _train(world: World, inputs: tuple[Path, Path], out: Path) -> None:
     Noted.out = out
-    run = runs.training_run((initial, split), out / "state", out, steps=2)
-    shared = run.runtime.model_dump() | {"engine": run.runtime.engine.model_dump() | {"release_memory": True}}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(torch.cuda, "empty_cache", return_late)
-        runs.execute(replace(run, runtime=Runtime.model_validate(shared)), Noted, world)
+    run = runs.training_run(inputs, out / "state", out, steps=2)
+    torch.cuda.empty_cache = partial(_return_late, out, world.rank)
+    runs.execute(runs.changed(run, runtime={"engine": {"release_memory": True}}), Noted, world)
 
 
-if __name__ == "__main__":
-    with process_group() as joint:
-        _train(joint, *map(Path, sys.argv[1:]))
+def test_every_rank_returns_its_memory_before_a_server_comes_back(inputs: tuple[Path, Path], tmp_path: Path) -> None:
+    """A server gets weights at its opening and after the first of two steps."""
+    runs.launch(2, _train, inputs, tmp_path)
+    assert (tmp_path / "events").read_text().splitlines() == [*FREED, "server takes weights"] * 2

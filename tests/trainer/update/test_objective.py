@@ -1,24 +1,19 @@
 """What is minimised, computed by hand on tokens; and that it does not depend on how a mini-batch is cut."""
 
-from collections.abc import Sequence
 from dataclasses import fields, replace
 from math import log
-from pathlib import Path
 from typing import Any, get_args
 
 import pytest
 import torch
 from tests.algorithms.batches import ratios
-from tests.trainer import runs
 from torch import Tensor
 
 from dagrpo.algorithms.aggregation import Lengths
 from dagrpo.algorithms.config import Algorithm
 from dagrpo.algorithms.divergence import Estimator
 from dagrpo.algorithms.tokens import TokenBatch
-from dagrpo.trainer.run import TrainingRun
 from dagrpo.trainer.update.objective import Objective
-from dagrpo.utils.tables import read_parquet
 
 # An advantage with which the divergence may be in the loss or in the reward.
 NO_CORRECTION: dict[str, Any] = {"advantage": {"name": "rloo"}, "correction": {"name": "none"}}
@@ -259,32 +254,3 @@ def test_the_applied_coefficient_is_what_multiplies_the_term() -> None:
     saved = {"adaptive_entropy": [0.25, 0.5]}
     batch = ratios([[1.0]], [0.0], entropy=torch.tensor([2.0], dtype=torch.float64))
     assert float(loss_of(objective(saved, terms=terms), batch)[0].detach()) == pytest.approx(-0.25 * 2.0)
-
-
-START, DELTA = 0.01, 0.02
-NAME = "policy/adaptive_entropy_coefficient"
-
-
-def _run(inputs: tuple[Path, Path], out: Path, *, target: float) -> TrainingRun:
-    term = {"coefficient": START, "delta": DELTA, "target": target}
-    algorithm = Algorithm.model_validate({"terms": {"adaptive_entropy": term}})
-    return replace(runs.training_run(inputs, out / "state", out, steps=4), algorithm=algorithm)
-
-
-def _coefficients(run: TrainingRun) -> Sequence[float]:
-    values: list[float] = read_parquet(run.metrics)[NAME].to_pylist()
-    return values
-
-
-@pytest.mark.nightly
-def test_a_resumed_run_has_the_coefficients_and_the_bytes_of_one_that_was_not_interrupted(tmp_path: Path) -> None:
-    """The entropy of a random policy is always below the target: the coefficient rises after every step."""
-    inputs = runs.make_inputs(tmp_path)
-    whole = _run(inputs, tmp_path / "whole", target=90.0)
-    runs.execute(whole)
-    assert _coefficients(whole) == pytest.approx([START + DELTA * step for step in range(4)])
-    cut = _run(inputs, tmp_path / "cut", target=90.0)
-    runs.execute(cut, stop=lambda step: step == 3)  # the state is that of step 2
-    runs.execute(cut)
-    assert _coefficients(cut) == _coefficients(whole)
-    assert runs.bytes_of(cut) == runs.bytes_of(whole)
