@@ -47,7 +47,7 @@ PARTIAL: dict[str, Any] = {
         ),
         (
             "rollout.deterministic: false, runtime.teacher: {tensor_parallel: 2, servers: ['http://127.0.0.1:1']}",
-            "start them with as many GPUs, and set runtime.teacher.tensor_parallel to 1",
+            "start those as you need them, and set runtime.teacher.tensor_parallel to 1",
         ),
         ("training.samples_per_prompt: 1", "algorithm.advantage grpo compares the samples of a prompt: set"),
         (
@@ -155,7 +155,7 @@ PARTIAL: dict[str, Any] = {
             "training.lora: {rank: 4, serving: adapter}, runtime.engine: {nodes: 1, weight_sync: distributed}",
             "weights travel in a folder, but runtime.engine.weight_sync is distributed",
         ),
-        ("runtime.teacher.nodes: 1", "runtime.teacher.nodes is for the policy's engine: set it to 0"),
+        ("runtime.teacher.nodes: 1", "runtime.teacher.nodes is 1, which is for the policy's engine"),
         ("runtime.engine.nodes: 1, training.backend.name: verl", "runtime.engine.nodes is 1, but training.backend"),
         ("runtime.engine: {max_total_tokens: null, release_memory: true}", "the size of the cache decides which"),
         ("rollout.deterministic: false, runtime.engine.max_total_tokens: null", "the trainer keeps its GPU memory"),
@@ -169,7 +169,7 @@ PARTIAL: dict[str, Any] = {
             "runtime.reward_model.max_total_tokens is null, so that its server takes all free memory of its",
         ),
         ("runtime.engine: {own_gpus: true, release_memory: true}", "a server with its own GPU makes room for no"),
-        ("runtime.teacher.replicas: 2", "are not for a teacher, which one server on the first GPU serves"),
+        ("runtime.teacher.replicas: 2", "runtime.teacher.replicas is 2, but one server on the first GPU"),
         (
             "reward.components.reward_model.folder: models/reward, training.staleness: 1, runtime.reward_model.release_memory: true",
             "runtime.reward_model.release_memory releases the GPU meanwhile",
@@ -182,7 +182,7 @@ PARTIAL: dict[str, Any] = {
         ),
         ("runtime.teacher: {threads: 2, servers: ['http://127.0.0.1:1']}", "runtime.teacher.threads is 2, and"),
         ("runtime.teacher.weight_sync: folder", "a teacher's weights are loaded once and never synced"),
-        ("runtime.teacher.release_memory: true", "release_memory are not for a teacher"),
+        ("runtime.teacher.release_memory: true", "release_memory is true, but one server on the first GPU"),
         (
             "algorithm.kl: {estimator: k1, coefficient: 0.1}",
             "whose gradient in the loss is 0 on average: write k1+ or k3",

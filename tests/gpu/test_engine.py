@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from tests.engine.batches import batch
-from tests.gpu.conftest import CACHE_TOKENS, ONE
+from tests.gpu.conftest import CACHE_TOKENS, ONE, as_trained
 from tests.trainer import runs
 
 from dagrpo.checkpoints.tensors import StateTensors, Tensors, total_bytes
@@ -19,7 +19,6 @@ from dagrpo.engine.pool import ServerPool
 from dagrpo.engine.sglang.digests import counterparts
 from dagrpo.rollout.config import Rollout
 from dagrpo.rollout.prompts import PromptRenderer
-from dagrpo.trainer.batches.batch import TokenSequences
 from dagrpo.trainer.batches.micro_batches import Budget
 from dagrpo.trainer.checks.logprob_agreement import LARGEST_MEAN_DIFFERENCE, PROBED_OUTSIDE, Probe, outside_share
 from dagrpo.trainer.checks.weight_sync import COMPARED, WeightSyncCheck
@@ -46,14 +45,8 @@ def test_engine_and_trainer_agree_in_bfloat16_within_the_band_of_the_gate(engine
     requests = batch(prompts=16, samples=4, max_new_tokens=64)
     completions = engine.generate(requests, lockstep=True)
     policy = load_policy(initial, single_process(), dtype=torch.bfloat16)
-    pairs = list(zip(requests, completions, strict=True))
-    sequences = TokenSequences.of(
-        [[*request.input_ids, *completion.token_ids] for request, completion in pairs],
-        [[False] * len(request.input_ids) + [True] * len(completion.token_ids) for request, completion in pairs],
-    )
     with torch.no_grad():
-        padded = sequences.padded(range(len(pairs)), 0, single_process().device)
-        ours = token_logprobs(policy, padded, 1.0).logprobs.cpu()
+        ours = token_logprobs(policy, as_trained(requests, completions), 1.0).logprobs.cpu()
     theirs = torch.tensor([logprob for completion in completions for logprob in completion.logprobs])
     differences = (ours - theirs).abs()
     assert float(differences.mean()) < LARGEST_MEAN_DIFFERENCE["bfloat16"] / 5

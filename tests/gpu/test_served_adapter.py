@@ -7,7 +7,7 @@ import pytest
 import torch
 from tests.engine.batches import batch
 from tests.engine.served_adapters import FORM, adapter_of
-from tests.gpu.conftest import CACHE_TOKENS, ONE
+from tests.gpu.conftest import CACHE_TOKENS, ONE, as_trained
 
 from dagrpo.checkpoints.lora_layers import matrices_of
 from dagrpo.checkpoints.tensors import CastTensors, JointTensors, Tensors
@@ -16,7 +16,6 @@ from dagrpo.engine.interface import Adapter
 from dagrpo.engine.pool import ServerPool
 from dagrpo.engine.sglang.connect import open_sglang
 from dagrpo.engine.sglang.digests import counterparts, differing
-from dagrpo.trainer.batches.batch import TokenSequences
 from dagrpo.trainer.checks.logprob_agreement import LARGEST_MEAN_DIFFERENCE
 from dagrpo.trainer.checks.weight_sync import COMPARED, WeightSyncCheck
 from dagrpo.trainer.config.checks import Gates
@@ -60,14 +59,10 @@ def test_it_samples_as_the_merged_weights_do(serving: ServerPool, initial: Path,
     adapter = drawn(weights, 3)
     serving.load(adapter, "third")
     requests = batch(prompts=16, samples=4, max_new_tokens=64)
-    pairs = list(zip(requests, serving.generate(requests, lockstep=True), strict=True))
-    sequences = TokenSequences.of(
-        [[*request.input_ids, *completion.token_ids] for request, completion in pairs],
-        [[False] * len(request.input_ids) + [True] * len(completion.token_ids) for request, completion in pairs],
-    )
-    theirs = torch.tensor([logprob for _, completion in pairs for logprob in completion.logprobs])
+    completions = serving.generate(requests, lockstep=True)
+    theirs = torch.tensor([logprob for completion in completions for logprob in completion.logprobs])
     policy = load_policy(initial, single_process(), dtype=torch.bfloat16)
-    padded = sequences.padded(range(len(pairs)), 0, single_process().device)
+    padded = as_trained(requests, completions)
     with torch.no_grad():
         without = token_logprobs(policy, padded, 1.0).logprobs.cpu()
         policy.model.load_state_dict(merged(weights, adapter), strict=False)

@@ -8,10 +8,42 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from dagrpo.trainer.model.fsdp import checkpoint_activations
+if __name__ == "__main__":  # before torch is imported
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+    from tests.made_up_gpu.device import CASES, FAMILIES, load_guard, pretend
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from tests.made_up_gpu import device
+    load_guard(Path(sys.argv[1]))
+    pretend()
+
+import torch
+import torch.distributed as dist
+from tests.made_up_gpu.counting import Counting
+from torch.distributed.device_mesh import init_device_mesh
+from torch.testing._internal.distributed.fake_pg import FakeStore
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from dagrpo.algorithms.config import Algorithm
+from dagrpo.checkpoints.file_plan import write_all
+from dagrpo.checkpoints.formats.dcp import DcpTensors, planned_files
+from dagrpo.checkpoints.gather import GatheredWeights
+from dagrpo.checkpoints.modules import model_class_of
+from dagrpo.checkpoints.sharded import read_weights
+from dagrpo.checkpoints.store import DEFAULT_MAX_SHARD_BYTES
+from dagrpo.checkpoints.tensors import NAMED_DTYPES
+from dagrpo.models.config import Fresh
+from dagrpo.models.fresh import config_of, save_preprocessor
+from dagrpo.trainer.batches.batch import Batch, TokenSequences
+from dagrpo.trainer.batches.micro_batches import Budget
+from dagrpo.trainer.config.lora import Lora
+from dagrpo.trainer.config.training import Training
+from dagrpo.trainer.model.fsdp import _shard_policy, checkpoint_activations
+from dagrpo.trainer.model.lora import add_adapter
+from dagrpo.trainer.model.optimizer import make_optimizer
+from dagrpo.trainer.model.policy import Policy
+from dagrpo.trainer.model.vision_tower import Tower, tower_module
+from dagrpo.trainer.state import states, tensors
+from dagrpo.trainer.update.policy_update import PolicyUpdate
+from dagrpo.utils.distributed import World
 
 CONFIG = {
     "vocab_size": 1024,
@@ -24,23 +56,6 @@ CONFIG = {
 }
 SEQUENCES, LENGTH = 4, 64
 FEWEST_TOKENS = 16  # ordinary ones, which every vocabulary here has
-FAMILIES = ("qwen2_5_vl", "qwen3_vl")
-CASES: dict[str, dict[str, Any]] = {
-    "packed": {},
-    "packed, four layers": {"layers": 4},
-    "packed, micro-batches of one": {"micro_batch": 1},
-    "packed float16": {"dtype": "float16"},
-    "packed float32": {"dtype": "float32"},
-    "padded": {"layout": "padded"},
-    "padded float16": {"layout": "padded", "dtype": "float16"},
-    "padded float32": {"layout": "padded", "dtype": "float32"},
-    "lora": {"rank": 8},
-    "recomputed": {"recomputed": True},
-    "head in chunks": {"chunk": 32},
-    "two ranks": {"ranks": 2},
-    "two ranks, micro-batches of one": {"ranks": 2, "micro_batch": 1},
-    "two ranks, each micro-batch reduced": {"ranks": 2, "micro_batch": 1, "reduction": "each_micro_batch"},
-}
 
 
 def counts(
@@ -56,14 +71,6 @@ def counts(
     reduction: Any = "each_mini_batch",
 ) -> dict[str, Any]:
     """Return the counts of the second update, which has AdamW's states."""
-    import torch
-    from tests.made_up_gpu.counting import Counting
-
-    from dagrpo.checkpoints.tensors import NAMED_DTYPES
-    from dagrpo.trainer.batches.micro_batches import Budget
-    from dagrpo.trainer.model.policy import Policy
-    from dagrpo.utils.distributed import World
-
     counted, world = Counting(), World(rank=0, size=ranks, device=torch.device("cuda", 0))
     model = _model(layers, rank, world.device, counted.fake)
     with counted, _process_group(world):
@@ -91,14 +98,6 @@ def counts(
 
 def state_counts() -> dict[str, Any]:
     """Return the counts of a state that is saved after an update, and loaded into another policy, which is updated then."""
-    import torch
-    from tests.made_up_gpu.counting import Counting
-
-    from dagrpo.trainer.batches.micro_batches import Budget
-    from dagrpo.trainer.model.policy import Policy
-    from dagrpo.trainer.state import states, tensors
-    from dagrpo.utils.distributed import World
-
     counted, world = Counting(), World(rank=0, size=1, device=torch.device("cuda", 0))
     models = [_model(2, 0, world.device, counted.fake) for _ in range(2)]
     budget = Budget(sequences=SEQUENCES, layout="packed")
@@ -120,17 +119,6 @@ def state_counts() -> dict[str, Any]:
 
 def policy_counts(ranks: int) -> dict[str, Any]:
     """Return the counts of a policy's weights that rank 0 writes as `save_sharded` does, and of their reading by one process."""
-    import torch
-    from tests.made_up_gpu.counting import Counting
-
-    from dagrpo.checkpoints.file_plan import write_all
-    from dagrpo.checkpoints.formats.dcp import DcpTensors, planned_files
-    from dagrpo.checkpoints.gather import GatheredWeights
-    from dagrpo.checkpoints.sharded import read_weights
-    from dagrpo.checkpoints.store import DEFAULT_MAX_SHARD_BYTES
-    from dagrpo.trainer.model.policy import Policy
-    from dagrpo.utils.distributed import World
-
     counted, world = Counting(), World(rank=0, size=ranks, device=torch.device("cuda", 0))
     written, read = (_model(2, 0, world.device, counted.fake) for _ in range(2))
     with counted, tempfile.TemporaryDirectory() as folder:
@@ -149,17 +137,7 @@ def policy_counts(ranks: int) -> dict[str, Any]:
 
 def picture_counts(family: str) -> dict[str, Any]:
     """Return the counts of the second update of a small model of that family, its tower trained, on three pictures."""
-    import torch
-    from tests.made_up_gpu.counting import Counting
     from tests.trainer.vision import SMALL, TALL, WIDE
-
-    from dagrpo.checkpoints.modules import model_class_of
-    from dagrpo.models.config import Fresh
-    from dagrpo.models.fresh import config_of, save_preprocessor
-    from dagrpo.trainer.batches.micro_batches import Budget
-    from dagrpo.trainer.model.policy import Policy
-    from dagrpo.trainer.model.vision_tower import Tower, tower_module
-    from dagrpo.utils.distributed import World
 
     counted, world = Counting(), World(rank=0, size=1, device=torch.device("cuda", 0))
     shape = Fresh.model_validate({"num_hidden_layers": 2, "vision": {"family": family, "depth": 2}})
@@ -194,11 +172,6 @@ def picture_counts(family: str) -> dict[str, Any]:
 
 def _update(policy: Any, world: Any, budget: Any, dtype: str) -> tuple[Any, Any]:
     """The update of a policy, and its optimizer."""
-    from dagrpo.algorithms.config import Algorithm
-    from dagrpo.trainer.config.training import Training
-    from dagrpo.trainer.model.optimizer import make_optimizer
-    from dagrpo.trainer.update.policy_update import PolicyUpdate
-
     training = Training.model_validate(
         {
             "prompts_per_step": SEQUENCES,
@@ -228,9 +201,6 @@ def _update(policy: Any, world: Any, budget: Any, dtype: str) -> tuple[Any, Any]
 @contextmanager
 def _process_group(world: Any) -> Iterator[None]:
     """Let this process be rank 0 of a group in which nobody else answers; of one process: no group."""
-    import torch.distributed as dist
-    from torch.testing._internal.distributed.fake_pg import FakeStore
-
     if world.size == 1:
         yield
         return
@@ -240,21 +210,12 @@ def _process_group(world: Any) -> Iterator[None]:
 
 
 def _shard(policy: Any, world: Any) -> None:
-    from torch.distributed.device_mesh import init_device_mesh
-
-    from dagrpo.trainer.model.fsdp import _shard_policy
 
     _shard_policy(policy, init_device_mesh("cuda", (world.size,)), world)
 
 
 def _model(layers: int, rank: int, cuda: Any, fake: Any) -> Any:
     """A Qwen2 whose weights and buffers are on the made-up device."""
-    import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
-
-    from dagrpo.trainer.config.lora import Lora
-    from dagrpo.trainer.model.lora import add_adapter
-
     config = AutoConfig.for_model("qwen2", **CONFIG, num_hidden_layers=layers)
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
@@ -266,8 +227,6 @@ def _model(layers: int, rank: int, cuda: Any, fake: Any) -> Any:
 
 def _move(model: Any, cuda: Any, fake: Any) -> None:
     """Give a model weights and buffers on the made-up device."""
-    import torch
-
     with fake:
         for module in model.modules():
             for name, weight in module._parameters.items():
@@ -282,10 +241,6 @@ def _move(model: Any, cuda: Any, fake: Any) -> None:
 
 def _rollouts(shown: Any = (), tower: Any = None, config: Any = None) -> Any:
     """Sequences of four lengths, a quarter of each its prompt; before that the pictures that each shows."""
-    import torch
-
-    from dagrpo.trainer.batches.batch import Batch, TokenSequences
-
     drawn = torch.Generator().manual_seed(0)
     lengths = [LENGTH * (1 + row) // SEQUENCES for row in range(SEQUENCES)]
     ids = [torch.randint(FEWEST_TOKENS, (length,), generator=drawn).tolist() for length in lengths]
@@ -306,8 +261,6 @@ def _rollouts(shown: Any = (), tower: Any = None, config: Any = None) -> Any:
 
 
 if __name__ == "__main__":
-    device.load_guard(Path(sys.argv[1]))
-    device.pretend()
     seen = {name: counts(**case) for name, case in CASES.items()} | {"state": state_counts()}
     seen |= {f"policy of {ranks}": policy_counts(ranks) for ranks in (1, 2)}
     print(json.dumps(seen | {family: picture_counts(family) for family in FAMILIES}))

@@ -9,6 +9,24 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+FAMILIES = ("qwen2_5_vl", "qwen3_vl")
+CASES: dict[str, dict[str, Any]] = {
+    "packed": {},
+    "packed, four layers": {"layers": 4},
+    "packed, micro-batches of one": {"micro_batch": 1},
+    "packed float16": {"dtype": "float16"},
+    "packed float32": {"dtype": "float32"},
+    "padded": {"layout": "padded"},
+    "padded float16": {"layout": "padded", "dtype": "float16"},
+    "padded float32": {"layout": "padded", "dtype": "float32"},
+    "lora": {"rank": 8},
+    "recomputed": {"recomputed": True},
+    "head in chunks": {"chunk": 32},
+    "two ranks": {"ranks": 2},
+    "two ranks, micro-batches of one": {"ranks": 2, "micro_batch": 1},
+    "two ranks, each micro-batch reduced": {"ranks": 2, "micro_batch": 1, "reduction": "each_micro_batch"},
+}
+
 
 def load_guard(library: Path) -> None:
     """Load the compiled guard.cpp. It has to happen before torch is imported, which looks for a device once."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.made_up_gpu.cases import CASES, FAMILIES
+from tests.made_up_gpu.device import CASES, FAMILIES
 
 pytestmark = pytest.mark.nightly
 HERE = Path(__file__).parent

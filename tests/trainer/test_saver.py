@@ -150,7 +150,7 @@ def test_states_are_saved_by_time_as_well(
 ) -> None:
     """Steps of two minutes: five minutes after a state are over after three steps."""
     written: list[int] = []
-    monkeypatch.setattr(tensors, "prepare_save", lambda root, step, *rest: lambda: written.append(step))
+    monkeypatch.setattr(tensors, "save", lambda root, step, *rest: written.append(step))
     run = runs.training_run(inputs, tmp_path / "state", tmp_path, steps=12, save_every=5, save_every_minutes=minutes)
     parts: Any = {"model": None, "optimizer": None, "checks": SimpleNamespace(saved={})}
     source: Any = SimpleNamespace(end=lambda finished: ({}, None))

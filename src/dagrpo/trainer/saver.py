@@ -98,19 +98,9 @@ class Saver:
         if run.training.staleness:
             notes[AHEAD] = len(pending.batches)
         beside = partial(prefetch_state.write, pending=pending)
-        self._writing = _Writing(
-            tensors.prepare_save(
-                run.state,
-                finished,
-                self._model,
-                self._optimizer,
-                self._writing_world,
-                notes,
-                run.runtime.training.keep_states,
-                self._base,
-                beside,
-            )
-        )
+        keep = run.runtime.training.keep_states
+        place = (run.state, finished, self._model, self._optimizer, self._writing_world)
+        tensors.save(*place, notes, keep, self._base, beside, self._begin)
         self._saved, self._began = finished, self._now()
         if run.training.staleness:
             self.finish()
@@ -121,6 +111,9 @@ class Saver:
         if writing is not None:
             writing.finish()
         self._clock.lap("save")
+
+    def _begin(self, write: Callable[[], None]) -> None:
+        self._writing = _Writing(write)
 
     def _is_due(self, finished: int) -> bool:
         runtime = self._run.runtime.training

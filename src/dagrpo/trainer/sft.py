@@ -27,7 +27,7 @@ from dagrpo.trainer.model.memory import advice_on_memory, require_room
 from dagrpo.trainer.model.optimizer import adamw, apply_gradients, decayed, warmed_up
 from dagrpo.trainer.model.policy import Policy, token_logprobs
 from dagrpo.trainer.model.prepare import prepare_compilation, prepare_layout
-from dagrpo.trainer.run import Report, SftRun
+from dagrpo.trainer.run import Report, SftRun, no_report
 from dagrpo.trainer.shutdown import Shutdown
 from dagrpo.trainer.state import states, tensors
 from dagrpo.utils.console import progress
@@ -131,7 +131,7 @@ class FineTuning:
     def _reporting(self) -> Iterator[Report]:
         """Yield the report of finished steps: on rank 0 to the caller and the progress bar, elsewhere it does nothing."""
         if not self._world.is_rank_zero:
-            yield _ignore
+            yield no_report
             return
         with progress(f"sft (seed {self._run.seed})", self._run.sft.steps) as bar:
 
@@ -161,10 +161,6 @@ def accumulate(
         loss.backward()  # type: ignore[no-untyped-call]
         total += loss.detach()
     return float(world.all_reduce(total.cpu()))
-
-
-def _ignore(step: int, metrics: Mapping[str, float]) -> None:
-    """Ignore the metrics, on every rank but 0, which reports."""
 
 
 def _sequences(rows: Sequence[SupervisedSequence]) -> TokenSequences:

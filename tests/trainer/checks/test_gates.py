@@ -1,14 +1,13 @@
 import math
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from tests.rollout.problems import problem
+from tests.trainer.attempts import attempt, written
 
 from dagrpo.core.errors import UserError
-from dagrpo.core.trajectory import TokenSample, Trajectory
+from dagrpo.core.trajectory import Trajectory
 from dagrpo.trainer.batches.batch import Batch, TokenSequences
 from dagrpo.trainer.checks.logprob_agreement import OUTSIDE, require_the_policys_rollouts
 from dagrpo.trainer.config.checks import Gates
@@ -74,48 +73,31 @@ def test_logprobs_that_are_no_numbers_are_refused(tmp_path: Path) -> None:
 
 
 def _trajectory(**changes: Any) -> Trajectory:
-    sample = TokenSample(token_ids=(5, 8), loss_mask=(False, True), logprobs=(0.0, -1.0), weight_version="step_0")
-    trajectory = Trajectory(
-        prompt=problem(17), sample_index=0, sampling_seed=1, samples=(sample,), text="", finish_reason="stop"
-    )
-    return replace(trajectory, **changes)
+    return attempt(17, written([8]), **changes)
 
 
 def _excluded(fault: str) -> Trajectory:
     return _trajectory(stop_reason="excluded", fault=fault)
 
 
-def test_up_to_the_share_that_is_allowed_may_be_excluded() -> None:
+def test_up_to_the_share_that_is_allowed_may_be_excluded_and_faults_of_more_are_told() -> None:
     require_usable([_excluded("no server"), *[_trajectory()] * 9], 0.1, 3)
     require_usable([_trajectory()], 0.0, 3)
-
-
-def test_too_many_excluded_trajectories_stop_the_run_and_their_faults_are_told() -> None:
     faults = ["no server", "search:\ntimed out", "no server", "", "one more"]
-    with pytest.raises(UserError) as caught:
+    most = r"'no server' \(2 times\); 'search: timed out' \(1 times\); 'no fault is named' \(1 times\)\."
+    with pytest.raises(UserError, match=rf"step 3: 5 of 10 trajectories were excluded, .* allows 25%: {most}"):
         require_usable([*map(_excluded, faults), *[_trajectory()] * 5], 0.25, 3)
-    for part in (
-        "step 3: 5 of 10 trajectories were excluded",
-        "rollout.agent.max_excluded allows 25%",
-        "'no server' (2 times); 'search: timed out' (1 times); 'no fault is named' (1 times).",
-        "it resumes from the last saved step",
-    ):
-        assert part in str(caught.value)
 
 
 def test_a_step_without_a_single_trajectory_to_learn_from_is_refused() -> None:
     nothing = _trajectory(samples=(), stop_reason="max_tokens")
-    with pytest.raises(
-        UserError, match=r"step 3: there is nothing to learn from.*excluded, max_tokens.*agent\.max_tokens"
-    ):
+    with pytest.raises(UserError, match=r"step 3: there is nothing to learn from.*excluded, max_tokens"):
         require_usable([nothing, _excluded("no server")], 1.0, 3)
     require_usable([nothing, _trajectory()], 0.0, 3)
 
 
 def test_a_call_that_the_format_lost_names_the_row() -> None:
-    with pytest.raises(
-        UserError, match="step 3: the chat format lost 2 tool calls in an attempt at row 17 of the train split"
-    ):
+    with pytest.raises(UserError, match="step 3: the chat format lost 2 tool calls in an attempt at row 17"):
         require_usable([_trajectory(), _trajectory(dropped_calls=2)], 1.0, 3)
 
 
@@ -123,7 +105,5 @@ def test_tools_that_no_trajectory_has_called_in_the_first_steps_stop_the_run() -
     require_calls([0.0] * (FIRST_STEPS - 1), ["calculator"], FIRST_STEPS - 1)
     require_calls([0.0, 0.25, *[0.0] * 7], ["calculator"], 9)
     require_calls([0.0] * 9, [], 9)
-    with pytest.raises(
-        UserError, match=r"step 5: the task offers tools \(calculator, search\).*require_calls to false"
-    ):
+    with pytest.raises(UserError, match=r"step 5: the task offers tools \(calculator, search\)"):
         require_calls([0.0] * 5, ["calculator", "search"], 5)

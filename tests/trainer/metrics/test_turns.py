@@ -4,33 +4,22 @@ from typing import Any
 
 import pytest
 import torch
-from tests.rollout.problems import problem
+from tests.trainer.attempts import attempt, scored, written
 
-from dagrpo.core.trajectory import GradedTrajectory, TokenSample, Trajectory
-from dagrpo.core.types import CallStatus, Score, ToolCall
+from dagrpo.core.trajectory import GradedTrajectory
+from dagrpo.core.types import CallStatus, ToolCall
 from dagrpo.trainer.batches.rollouts import Rollouts
 from dagrpo.trainer.metrics.step import CALLED, turn_metrics, turn_timings
-
-
-def _sample(tokens: int) -> TokenSample:
-    return TokenSample(
-        token_ids=tuple(range(tokens)),
-        loss_mask=(False, *[True] * (tokens - 1)),
-        logprobs=(0.0, *[-1.0] * (tokens - 1)),
-        weight_version="step_0",
-    )
 
 
 def _call(name: str, status: CallStatus, characters: int, seconds: float = 0.0) -> ToolCall:
     return ToolCall(turn=0, name=name, arguments="{}", status=status, result="r" * characters, seconds=seconds)
 
 
-def _graded(**changes: Any) -> GradedTrajectory:
-    values = {"samples": (_sample(4),), "text": "", "finish_reason": "stop", **changes}
-    score = Score(extracted=None, reward=1.0, verdict="right", verifier="gsm8k", components={})
-    return GradedTrajectory(
-        trajectory=Trajectory(prompt=problem(), sample_index=0, sampling_seed=1, **values), score=score
-    )
+def _graded(*lengths: int, **changes: Any) -> GradedTrajectory:
+    """Return an attempt with samples of so many tokens, the prompt's one included; by default one of four."""
+    samples = [written(range(1, length)) for length in lengths or (4,)]
+    return scored(attempt(0, *samples, **changes))
 
 
 def _rollouts(*graded: GradedTrajectory, several_turns: bool = True) -> Rollouts:
@@ -47,7 +36,8 @@ def _rollouts(*graded: GradedTrajectory, several_turns: bool = True) -> Rollouts
 
 STEP = _rollouts(
     _graded(
-        samples=(_sample(4), _sample(8)),
+        4,
+        8,
         turns=4,
         stop_reason="max_turns",
         calls=(_call("calculator", "ok", 4, 0.5), _call("calculator", "failed", 0, 1.5), _call("", "undecodable", 8)),

@@ -3,10 +3,10 @@ from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
-from tests.rollout.problems import problem
+from tests.trainer.attempts import attempt, written
 
 from dagrpo.core.errors import UserError
-from dagrpo.core.trajectory import TokenSample, Trajectory
+from dagrpo.core.trajectory import Trajectory
 from dagrpo.rollout.sampling import Sampling
 from dagrpo.trainer.sampling.usable import require_distinct_seeds, require_no_impossible_group
 
@@ -14,26 +14,15 @@ SAMPLING = Sampling(samples=4, temperature=1.0, top_p=1.0, top_k=-1, max_new_tok
 
 
 def _trajectory(row: int, seed: int, tokens: Sequence[int] = (8,), logprob: float = -1.0) -> Trajectory:
-    sample = TokenSample(
-        token_ids=(5, *tokens),
-        loss_mask=(False, *[True] * len(tokens)),
-        logprobs=(0.0, *[logprob] * len(tokens)),
-        weight_version="step_0",
-    )
-    return Trajectory(
-        prompt=problem(row), sample_index=0, sampling_seed=seed, samples=(sample,), text="", finish_reason="stop"
-    )
+    return attempt(row, written(tokens, logprob=logprob), sampling_seed=seed)
 
 
 def _groups(*seeds: Sequence[int]) -> list[Trajectory]:
     return [_trajectory(row, seed) for row, group in enumerate(seeds) for seed in group]
 
 
-def test_seeds_that_differ_within_each_group_pass_also_where_groups_share_them() -> None:
+def test_seeds_may_be_shared_by_groups_and_not_within_one() -> None:
     require_distinct_seeds(_groups((1, 2, 3, 4), (1, 2, 3, 4)), 4, 1)
-
-
-def test_one_seed_for_all_is_refused() -> None:
     with pytest.raises(UserError, match=r"step 9: 3 samples .* of the 4 at row 1 of the train split 1 seeds differ"):
         require_distinct_seeds(_groups((1, 2, 3, 4), (5, 5, 5, 5)), 4, 9)
 
@@ -63,11 +52,8 @@ def test_a_group_of_identical_completions_that_chance_makes_too_rarely_is_refuse
     require_no_impossible_group(group, 4, SAMPLING, 0.0, 2)
 
 
-def test_a_sure_policy_says_the_same_four_times_and_passes() -> None:
+def test_a_sure_policy_says_the_same_four_times_and_one_sample_that_differs_is_enough() -> None:
     require_no_impossible_group([_trajectory(3, seed, (7,) * 8, -0.01) for seed in range(4)], 4, SAMPLING, 1e-6, 2)
-
-
-def test_one_sample_that_differs_is_enough() -> None:
     group = [_trajectory(3, seed, (7, 8), -9.0) for seed in range(3)] + [_trajectory(3, 3, (7, 9), -9.0)]
     require_no_impossible_group(group, 4, SAMPLING, 1e-6, 2)
 

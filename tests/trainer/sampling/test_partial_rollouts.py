@@ -9,12 +9,12 @@ import pytest
 import torch
 from tests.algorithms.batches import ratios
 from tests.rollout.problems import problem
-from tests.trainer import attempts
+from tests.trainer.attempts import attempt, scored, written
 
 from dagrpo.algorithms.corrections import CORRECTIONS, weights_of
 from dagrpo.algorithms.losses import LOSSES, loss_of
 from dagrpo.core.errors import UserError
-from dagrpo.core.trajectory import GradedTrajectory, TokenSample
+from dagrpo.core.trajectory import GradedTrajectory
 from dagrpo.core.types import ABORTED, Completion
 from dagrpo.rollout.early_stop import Part, followed, kept
 from dagrpo.trainer.batches.rollouts import Rollouts
@@ -47,15 +47,9 @@ def _rollouts(*completions: Completion, step: int = 1, staleness: int | None = N
 
 
 def _graded(sample: int, completion: Completion) -> GradedTrajectory:
-    made = attempts.graded(3, sample, reward=float(sample))
-    written = TokenSample(
-        token_ids=(4, *completion.token_ids),
-        loss_mask=(False, *[True] * len(completion.token_ids)),
-        logprobs=(0.0, *completion.logprobs),
-        weight_version=completion.weight_version,
-        earlier=completion.earlier,
-    )
-    return replace(made, trajectory=replace(made.trajectory, samples=(written,)))
+    own = written(completion.token_ids, weight_version=completion.weight_version, earlier=completion.earlier)
+    own = replace(own, logprobs=(0.0, *completion.logprobs))
+    return scored(attempt(3, own, sample_index=sample, sampling_seed=sample), float(sample), "wrong")
 
 
 def test_a_part_and_its_rest_are_one_completion_with_the_versions_of_both() -> None:

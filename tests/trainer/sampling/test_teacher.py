@@ -12,12 +12,12 @@ from tests import pictures
 from tests.pictures import picture
 from tests.rollout.scripted_engine import ScriptedEngine
 from tests.trainer import runs, vision
+from tests.trainer.attempts import attempt, scored
 
 from dagrpo.algorithms.config import Algorithm
 from dagrpo.checkpoints.tokenizers import load_tokenizer
 from dagrpo.core.errors import UserError
-from dagrpo.core.trajectory import GradedTrajectory, Prompt, TokenSample, Trajectory
-from dagrpo.core.types import Score
+from dagrpo.core.trajectory import Prompt, TokenSample
 from dagrpo.models.fresh import make_fresh
 from dagrpo.rollout.config import Rollout
 from dagrpo.rollout.prompts import PromptRenderer
@@ -163,14 +163,8 @@ def _longer(problem: Prompt) -> tuple[int, ...]:
 
 
 def _rollouts(*samples: TokenSample, problem: Prompt = PROBLEM) -> Rollouts:
-    trajectory = Trajectory(
-        prompt=problem, sample_index=0, sampling_seed=0, samples=samples, text="", finish_reason="stop"
-    )
-    score = Score(extracted=None, reward=0.0, verdict="missing", verifier="gsm8k", components={})
-    return Rollouts(
-        step=0, group_size=1, graded=(GradedTrajectory(trajectory=trajectory, score=score),), rewards=torch.zeros(1),
-        components={},
-    )  # fmt: skip
+    graded = scored(attempt(3, *samples, prompt=problem), 0.0, "missing")
+    return Rollouts(step=0, group_size=1, graded=(graded,), rewards=torch.zeros(1), components={})
 
 
 @pytest.mark.parametrize("prompt", [plain_prompt, _longer])

@@ -7,17 +7,14 @@ from typing import Any
 
 import pytest
 import torch
-from tests.rollout.problems import problem
+from tests.trainer.attempts import attempt, scored
 
 from dagrpo.algorithms.advantages import ADVANTAGES
 from dagrpo.core.errors import UserError
 from dagrpo.core.plugin_sections import Choice
-from dagrpo.core.trajectory import GradedTrajectory, TokenSample, Trajectory
-from dagrpo.core.types import Score
+from dagrpo.core.trajectory import GradedTrajectory, TokenSample
 from dagrpo.trainer.batches.rollouts import Rollouts
 from dagrpo.trainer.update.advantages import step_advantages
-
-SCORE = Score(extracted=None, reward=1.0, verdict="right", verifier="gsm8k", components={})
 
 
 def _config(name: str, **keys: Any) -> Choice:
@@ -26,8 +23,8 @@ def _config(name: str, **keys: Any) -> Choice:
 
 
 def _trajectory(*masks: str, **changes: Any) -> GradedTrajectory:
-    """A sample for each mask: p is a token of the prompt, + one of the policy, o one of what a tool said."""
-    samples = tuple(
+    """Return an attempt with a sample for each mask: p is a token of the prompt, + one of the policy, o one of what a tool said."""
+    samples = [
         TokenSample(
             token_ids=tuple(range(len(mask))),
             loss_mask=tuple(token == "+" for token in mask),
@@ -35,10 +32,8 @@ def _trajectory(*masks: str, **changes: Any) -> GradedTrajectory:
             weight_version="step_0",
         )
         for mask in masks
-    )
-    values = {"samples": samples, "text": "", "finish_reason": "stop", **changes}
-    trajectory = Trajectory(prompt=problem(), sample_index=0, sampling_seed=1, **values)
-    return GradedTrajectory(trajectory=trajectory, score=SCORE)
+    ]
+    return scored(attempt(0, *samples, **changes))
 
 
 def _rollouts(graded: Sequence[GradedTrajectory], rewards: Sequence[float], **changes: Any) -> Rollouts:
@@ -77,17 +72,11 @@ def test_rewards_are_compared_with_the_greedy_one_of_their_own_problem() -> None
 
 def test_a_reward_below_0_is_refused_by_an_estimator_that_takes_none() -> None:
     rollouts = _rollouts([_trajectory("p+") for _ in range(4)], [1.0, 0.0, 0.0, -0.5])
-    with pytest.raises(
-        UserError, match=r"step 1: a reward is -0\.5, but algorithm\.advantage maxrl takes none below 0"
-    ):
+    with pytest.raises(UserError, match=r"step 1: a reward is -0\.5, but algorithm\.advantage maxrl takes none"):
         step_advantages(rollouts, _config("maxrl"), None, None)
     assert step_advantages(rollouts, _config("rloo"), None, None).tolist() == [1.0, -1.0, 0.5, -0.5]
-    assert step_advantages(replace(rollouts, rewards=rollouts.rewards.abs()), _config("maxrl"), None, None)[
-        :2
-    ].tolist() == [
-        1.0,
-        -1.0,
-    ]
+    positive = replace(rollouts, rewards=rollouts.rewards.abs())
+    assert step_advantages(positive, _config("maxrl"), None, None)[:2].tolist() == [1.0, -1.0]
 
 
 @pytest.mark.parametrize("reward", [math.nan, math.inf])

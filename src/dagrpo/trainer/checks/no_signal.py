@@ -28,6 +28,9 @@ ALL = 0.99
 logger = logging.getLogger(__name__)
 
 
+LOOK = "so look at some of them in the run's rollouts"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watched:
     """Share that is watched, with its limit."""
@@ -35,14 +38,37 @@ class Watched:
     share: str  # the metric
     limit: str  # the parameter, in section training.gates
     count: str  # the metric that counts the steps in a row
+    what: str  # has this share, for messages; {} stands for rollout.max_new_tokens
+    remedy: str = LOOK
 
 
-NO_ADVANTAGE = Watched(share="rollout/groups_without_advantage", limit="without_advantage", count=METRIC)
+NO_ADVANTAGE = Watched(
+    share="rollout/groups_without_advantage",
+    limit="without_advantage",
+    count=METRIC,
+    what="of the problems have no completion that is better than another",
+)
 WATCHED = (
     NO_ADVANTAGE,
-    Watched(share="rollout/truncated_fraction", limit="truncated", count="gate/steps_truncated"),
-    Watched(share="reward/missing_answer_fraction", limit="missing_answers", count="gate/steps_without_answers"),
-    Watched(share="reward/unverifiable_fraction", limit="unverifiable", count="gate/steps_unverifiable"),
+    Watched(
+        share="rollout/truncated_fraction",
+        limit="truncated",
+        count="gate/steps_truncated",
+        what="of the completions are cut off at rollout.max_new_tokens ({})",
+        remedy="so raise it",
+    ),
+    Watched(
+        share="reward/missing_answer_fraction",
+        limit="missing_answers",
+        count="gate/steps_without_answers",
+        what="of the completions have no answer to read",
+    ),
+    Watched(
+        share="reward/unverifiable_fraction",
+        limit="unverifiable",
+        count="gate/steps_unverifiable",
+        what="of the answers could not be verified in time (reward.verify_seconds)",
+    ),
 )
 
 
@@ -81,29 +107,16 @@ class NoSignal:
         say(sentence)
 
     def _limit(self, watched: Watched) -> float | None:
-        gates = self._params
-        limits = {
-            "without_advantage": gates.without_advantage,
-            "truncated": gates.truncated,
-            "missing_answers": gates.missing_answers,
-            "unverifiable": gates.unverifiable,
-        }
-        return limits[watched.limit]
+        limit: float | None = getattr(self._params, watched.limit)
+        return limit
 
     def _sentence(self, watched: Watched, step: int) -> str:
         row, limit = self._rows[watched.count], self._limit(watched)
         start = f"train (seed {self._seed}), step {step}: for {len(row)} steps"
         if watched is NO_ADVANTAGE and limit == 1:
             return f"{start} no completion is better than another of its problem, so that nothing can be learned: {self._cause(row)}."
-        what = {
-            NO_ADVANTAGE: "of the problems have no completion that is better than another",
-            WATCHED[1]: f"of the completions are cut off at rollout.max_new_tokens ({self._max_new_tokens})",
-            WATCHED[2]: "of the completions have no answer to read",
-            WATCHED[3]: "of the answers could not be verified in time (reward.verify_seconds)",
-        }[watched]
-        share = self._mean(row, watched.share)
-        remedy = "so raise it" if watched is WATCHED[1] else "so look at some of them in the run's rollouts"
-        return f"{start} {share:.0%} {what}, {remedy} (training.gates.{watched.limit}: {limit:g})."
+        share, what = self._mean(row, watched.share), watched.what.format(self._max_new_tokens)
+        return f"{start} {share:.0%} {what}, {watched.remedy} (training.gates.{watched.limit}: {limit:g})."
 
     def _cause(self, row: Sequence[Mapping[str, float]]) -> str:
         """Return the likeliest cause of advantages that are all zero in the last steps."""

@@ -109,33 +109,23 @@ def _check_addresses(section: str, config: EngineConfig) -> None:
             )
 
 
+def _require_defaults(section: str, config: EngineConfig, keys: tuple[str, ...], why: str) -> None:
+    """Raise UserError for the first of these keys of an engine that is not at its default."""
+    for key in keys:
+        own, default = (
+            "null" if each is None else str(each).lower()
+            for each in (getattr(config, key), type(config).model_fields[key].default)
+        )
+        if own != default:
+            raise UserError(f"{section}.{key} is {own}, {why} set {section}.{key} to {default}")
+
+
 def _check_elsewhere(section: str, config: EngineConfig) -> None:
     """Raise UserError for keys of servers that the stage starts beside servers that run elsewhere."""
-    if not config.servers:
-        return
-    elsewhere = f"{section}.servers names servers that run elsewhere"
-    if config.threads > 1:
-        raise UserError(
-            f"{section}.threads is {config.threads}, and {elsewhere}, which begin with their own number of threads: set "
-            f"{section}.threads to 1"
-        )
-    if config.tensor_parallel > 1:
-        raise UserError(
-            f"{section}.tensor_parallel is {config.tensor_parallel}, and {elsewhere}: start them with as many GPUs, and set "
-            f"{section}.tensor_parallel to 1"
-        )
-    if config.replicas > 1 or config.own_gpus or config.nodes:
-        key = f"replicas is {config.replicas}" if config.replicas > 1 else "own_gpus is true"
-        key = f"nodes is {config.nodes}" if config.nodes else key
-        raise UserError(
-            f"{section}.{key}, and {elsewhere}, beside which a stage starts none: name all of them there, and set replicas to 1, "
-            "own_gpus to false and nodes to 0"
-        )
-    if config.release_memory:
-        raise UserError(
-            f"{section}.release_memory is true, and {elsewhere}: only a server that the stage starts itself shares a GPU with the "
-            f"policy: set {section}.release_memory to false"
-        )
+    if config.servers:
+        keys = ("threads", "tensor_parallel", "replicas", "own_gpus", "nodes", "release_memory")
+        why = f"and {section}.servers names servers that run elsewhere, beside which a stage starts none:"
+        _require_defaults(section, config, keys, f"{why} start those as you need them, and")
 
 
 def _check_policy(runtime: Runtime, model: Model, rollout: Rollout, training: Training) -> None:
@@ -151,11 +141,9 @@ def _check_policy(runtime: Runtime, model: Model, rollout: Rollout, training: Tr
             "rollout.deterministic is true but runtime.engine.servers names servers that others may use: set one of them otherwise "
             "(false, or an empty list)"
         )
-    if engine.nodes and (engine.own_gpus or engine.release_memory):
-        key = "own_gpus" if engine.own_gpus else "release_memory"
-        raise UserError(
-            f"runtime.engine.nodes is {engine.nodes}, so that no server shares a machine with the policy: set runtime.engine.{key} to false"
-        )
+    if engine.nodes:
+        why = f"but runtime.engine.nodes is {engine.nodes}, so that no server shares a machine with the policy:"
+        _require_defaults(POLICY, engine, ("own_gpus", "release_memory"), why)
     _check_release(POLICY, engine, training.staleness)
     if engine.weight_sync == "tensors" and engine.gpus > 1:
         _check_tensors(engine, runtime.training.processes, training.staleness)
@@ -244,15 +232,9 @@ def _check_served_adapter(engine: EngineConfig, model: Model) -> None:
 
 def _check_beside(policy: EngineConfig, key: str, engine: EngineConfig, model: str) -> None:
     """Raise UserError if the engine of a model whose weights are loaded once is set as for the policy."""
-    if engine.weight_sync is not None:
-        raise UserError(
-            f"{key}.weight_sync is {engine.weight_sync}, but a {model}'s weights are loaded once and never synced: set it "
-            "to null"
-        )
-    if engine.nodes:
-        raise UserError(
-            f"{key}.nodes is for the policy's engine: set it to 0, or start servers of the {model} elsewhere and name them in {key}.servers"
-        )
+    _require_defaults(key, engine, ("weight_sync",), f"but a {model}'s weights are loaded once and never synced:")
+    why = f"which is for the policy's engine: start servers of the {model} elsewhere and name them in {key}.servers, or"
+    _require_defaults(key, engine, ("nodes",), why)
     shared = sorted({*engine.servers} & {*policy.servers})
     if shared:
         raise UserError(
@@ -261,22 +243,12 @@ def _check_beside(policy: EngineConfig, key: str, engine: EngineConfig, model: s
         )
 
 
-def _require_nothing_asked(engine: EngineConfig) -> None:
-    """Raise UserError if GPUs are reserved for a reward model, but reward.components has none that counts."""
-    for key in ("replicas", "tensor_parallel", "own_gpus", "release_memory"):
-        default = type(engine).model_fields[key].default
-        if (own := getattr(engine, key)) != default:
-            raise UserError(
-                f"runtime.reward_model.{key} is {str(own).lower()}, but reward.components has no reward_model: add it, or set the key to "
-                f"{str(default).lower()}"
-            )
-
-
 def _check_reward_model(runtime: Runtime, staleness: int, *, is_there: bool, beside_teacher: bool) -> None:
     """Raise UserError if the engine of a reward model serves no classifiers, or is set up for none."""
     engine = runtime.reward_model
     if not is_there:
-        _require_nothing_asked(engine)
+        keys = ("replicas", "tensor_parallel", "own_gpus", "release_memory")
+        _require_defaults(REWARD_MODEL, engine, keys, "but reward.components has no reward_model: add it, or")
         return
     if engine_of(engine).open_classifier is None:
         raise UserError(
@@ -294,11 +266,8 @@ def _check_reward_model(runtime: Runtime, staleness: int, *, is_there: bool, bes
 
 def _check_teacher(teacher: EngineConfig, rollout: Rollout, *, is_there: bool) -> None:
     """Raise UserError if the teacher's engine cannot score the policy's tokens in full."""
-    if teacher.release_memory or teacher.replicas > 1 or teacher.own_gpus:
-        raise UserError(
-            "runtime.teacher.replicas, own_gpus and release_memory are not for a teacher, which one server on the first GPU serves: set "
-            "them to 1, false and false, or start servers elsewhere and name them in runtime.teacher.servers"
-        )
+    why = "but one server on the first GPU serves a teacher: start others elsewhere and name them in runtime.teacher.servers, or"
+    _require_defaults(TEACHER, teacher, ("release_memory", "replicas", "own_gpus"), why)
     if not is_there:
         return
     if not capabilities_of(teacher).scores:

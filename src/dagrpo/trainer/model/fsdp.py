@@ -144,7 +144,11 @@ def _mesh_of(world: World) -> DeviceMesh:
 def _prepared(
     model: PreTrainedModel, folder: Path, *, frozen: bool, shared: bool, dtype: torch.dtype, lora: Lora
 ) -> Policy:
-    policy = _with_tower(model, folder, frozen=frozen, shared=shared, dtype=dtype)
+    module, tower = tower_module(model), None
+    if module is not None:
+        module.requires_grad_(not frozen)
+        tower = Tower(model, folder, frozen=frozen, shared=shared)
+    policy = Policy(model, tower, dtype)
     if not lora.is_on:
         return policy
     if policy.tower is not None and not frozen and not lora.vision:
@@ -156,14 +160,6 @@ def _prepared(
         )
     add_adapter(model, lora)
     return policy
-
-
-def _with_tower(model: PreTrainedModel, folder: Path, *, frozen: bool, shared: bool, dtype: torch.dtype) -> Policy:
-    module = tower_module(model)
-    if module is None:
-        return Policy(model, dtype=dtype)
-    module.requires_grad_(not frozen)
-    return Policy(model, Tower(model, folder, frozen=frozen, shared=shared), dtype)
 
 
 def _shard_policy(policy: Policy, mesh: DeviceMesh, world: World) -> None:

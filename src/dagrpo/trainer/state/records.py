@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,10 @@ from dagrpo.rollout.attempts_file import write_attempts
 from dagrpo.trainer.run import step_file
 from dagrpo.trainer.state.digest_table import FILE as DIGESTS
 from dagrpo.trainer.state.digest_table import StepDigests, digest_table
-from dagrpo.trainer.state.states import THREADS, require_whole_file, require_whole_size
+from dagrpo.trainer.state.states import THREADS, require_whole_file
 from dagrpo.utils.checksummed_json import Damaged, read_checksummed, write_checksummed
 from dagrpo.utils.files import atomic_folder, share, write_json
-from dagrpo.utils.manifest import entry_of
+from dagrpo.utils.manifest import entry_of, fault_of_size
 from dagrpo.utils.tables import write_parquet
 
 
@@ -65,7 +66,7 @@ class Record:
 
     def require_resumable(self, steps: int) -> None:
         """Check as `require_whole`, but read only the newest step's rollouts: of the others their sizes, until the run ends."""
-        self._require(require_whole_size, range(1, steps))
+        self._require(partial(require_whole_file, fault=fault_of_size), range(1, steps))
         self._require(require_whole_file, range(max(1, steps), steps + 1))
 
     def _require(self, check: Callable[[Path, Mapping[str, Any]], None], steps: Iterable[int]) -> None:

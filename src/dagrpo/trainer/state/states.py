@@ -28,7 +28,7 @@ from dagrpo.utils.checksummed_json import Damaged, read_checksummed
 from dagrpo.utils.console import say
 from dagrpo.utils.files import remove
 from dagrpo.utils.locks import exclusive_access
-from dagrpo.utils.manifest import FileEntry, fault_of, fault_of_size
+from dagrpo.utils.manifest import FileEntry, fault_of
 
 DESCRIPTION = "state.json"
 _NAME = re.compile(r"step_([0-9]{5,})")
@@ -188,16 +188,9 @@ def require_whole(folder: Path, entries: Mapping[str, Any], suffixes: Collection
         list(threads.map(require_whole_file, map(folder.joinpath, entries), entries.values()))
 
 
-def require_whole_file(path: Path, entry: Mapping[str, Any]) -> None:
-    """Check one file. Raises Damaged if it is missing, truncated or changed."""
-    _require(fault_of, path, entry)
-
-
-def require_whole_size(path: Path, entry: Mapping[str, Any]) -> None:
-    """Check one file without reading it. Raises Damaged if it is missing, or of another length."""
-    _require(fault_of_size, path, entry)
-
-
-def _require(fault: Callable[[Path, FileEntry], str | None], path: Path, entry: Mapping[str, Any]) -> None:
+def require_whole_file(
+    path: Path, entry: Mapping[str, Any], fault: Callable[[Path, FileEntry], str | None] = fault_of
+) -> None:
+    """Check one file. Raises Damaged if it is missing, truncated or changed; with another `fault`, if that finds one."""
     if found := fault(path, FileEntry(**entry)):
         raise Damaged(path, found)

@@ -57,27 +57,14 @@ def save(
     keep: int = KEPT_WHILE_RUNNING,
     base: str | None = None,
     beside: Beside = lambda folder: {},
+    begin: Callable[[Callable[[], None]], None] = lambda write: write(),
 ) -> None:
     """Write the state after `step` finished steps; of those up to it, keep the newest `keep`. Every rank writes its part.
 
     `notes`, of rank 0 and JSON-serialisable, are for a resumed run. `base`: the tensor digest of the checkpoint
     that the run began with. `beside(folder)`, on rank 0, writes more files below the state's folder, and lists them.
+    `begin` calls the function that writes, in any thread: the tensors are named now, and read while it runs.
     """
-    prepare_save(root, step, model, optimizer, world, notes, keep, base, beside)()
-
-
-def prepare_save(
-    root: Path,
-    step: int,
-    model: torch.nn.Module,
-    optimizer: torch.optim.AdamW,
-    world: World,
-    notes: Any,
-    keep: int,
-    base: str | None,
-    beside: Beside,
-) -> Callable[[], None]:
-    """Return the function that does what `save` does, in any thread: the tensors are named now, and read while it runs."""
     state = _tensors(model, optimizer)
 
     def write() -> None:
@@ -89,7 +76,7 @@ def prepare_save(
                 entries = {name: asdict(entry) for name, entry in (files | beside(folder)).items()}
                 write_checksummed(folder / DESCRIPTION, {"step": step, "base": base, "notes": notes, "files": entries})
 
-    return write
+    begin(write)
 
 
 def state_bytes(trained: int, moments: MomentsDtype) -> int:
