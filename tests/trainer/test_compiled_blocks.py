@@ -1,7 +1,7 @@
 """Blocks that torch compiles: one graph for batches of any lengths, in packed rows as a GPU attends to them and in padded ones."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ from dagrpo.trainer.model.vision_tower import Vision
 from dagrpo.utils.distributed import World
 
 CPU = torch.device("cpu")
+WORLD = World(rank=0, size=1, device=CPU)
 LENGTHS = ([20, 30, 9], [17, 40, 11, 5], [33, 33, 8], [50, 12])
 
 
@@ -42,9 +43,8 @@ def attention_of_any_lengths(
     """Return what the GPU's kernel does: [tokens, heads, head size]."""
     segment, place = _places(query, ends)
     seen_segment, seen_place = _places(key, seen_ends)
-    last = (place + (seen_ends.diff() - ends.diff())[segment])[
-        :, None
-    ]  # after the tokens of the prompt that a segment follows
+    # After the tokens of the prompt that a segment follows.
+    last = (place + (seen_ends.diff() - ends.diff())[segment])[:, None]
     mask = (segment[:, None] == seen_segment) & (seen_place <= last)
     window = options["window_size"][0]
     if window >= 0:
@@ -69,15 +69,9 @@ def _batch(lengths: list[int], layout: str) -> MicroBatch:
 
 def _policy(case: str = "") -> Policy:
     torch.manual_seed(0)
-    shape = Qwen2Config(
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        vocab_size=64,
-        **(WINDOWS if "windows" in case else {}),
-    )
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "vocab_size": 64}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2}
+    shape = Qwen2Config(**sizes, **heads, **(WINDOWS if "windows" in case else {}))
     policy = Policy(Qwen2ForCausalLM(shape).eval(), dtype=torch.bfloat16 if "bfloat16" in case else torch.float32)
     if "an adapter" in case:
         add_adapter(policy.model, Lora(rank=2, alpha=4))
@@ -210,17 +204,35 @@ def test_what_inductor_compiles_is_kept_for_the_next_run(tmp_path: Path) -> None
 
 
 def test_on_a_cpu_layers_are_compiled_where_it_is_asked_for_alone() -> None:
-    policy, world = _policy(), World(rank=0, size=1, device=CPU)
-    compiled = [prepare_compilation(policy, asked, world, "padded", backend="eager") for asked in (True, None, False)]
+    policy = _policy()
+    compiled = [prepare_compilation(policy, asked, WORLD, "padded", backend="eager") for asked in (True, None, False)]
     assert compiled == [True, False, False]
     assert counters["stats"]["unique_graphs"] == 1
     _computed(policy, _batch([9, 12], "padded"))
     assert counters["stats"]["unique_graphs"] == 1, "layers that are compiled no more were compiled once more"
 
 
-def test_what_cannot_be_compiled_is_refused_with_its_reason() -> None:
+def test_what_cannot_be_compiled_is_refused_with_its_reason_or_the_words_of_torch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     with pytest.raises(UserError, match=r"compile is true, .*packed rows on a CPU.*; set it to false or null"):
-        prepare_compilation(_policy(), True, World(rank=0, size=1, device=CPU), "packed")
+        prepare_compilation(_policy(), True, WORLD, "packed")
+
+    def wait(own: Any, layer: Qwen2MLP, hidden: Tensor) -> Tensor:
+        torch._dynamo.graph_break()
+        output: Tensor = own(layer, hidden)
+        return output
+
+    _replace_mlp(monkeypatch, wait)
+    policy = _policy()
+    with pytest.raises(UserError, match=r"torch says `.*graph_break"):
+        prepare_compilation(policy, True, WORLD, "padded")
+    _computed(policy, _batch([9, 12], "padded"))  # by layers that are not compiled
+
+
+def _replace_mlp(monkeypatch: pytest.MonkeyPatch, forward: Callable[[Any, Qwen2MLP, Tensor], Tensor]) -> None:
+    own = Qwen2MLP.forward
+    monkeypatch.setattr(Qwen2MLP, "forward", lambda layer, hidden: forward(own, layer, hidden))
 
 
 @pytest.mark.parametrize("fault", ["a file in its place", "another user may write there"])
@@ -244,30 +256,13 @@ def test_without_a_folder_for_kernels_layers_are_compiled_on_no_gpu_unless_it_is
     _computed(policy, _batch([9, 12], "padded"))  # by layers that are not compiled
 
 
-def test_a_layer_that_breaks_the_graph_is_refused_with_the_words_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    policy = _policy()
-    own = Qwen2MLP.forward
-
-    def waits(layer: Qwen2MLP, hidden: Tensor) -> Tensor:
-        torch._dynamo.graph_break()
-        output: Tensor = own(layer, hidden)
-        return output
-
-    monkeypatch.setattr(Qwen2MLP, "forward", waits)
-    with pytest.raises(UserError, match=r"torch says `.*graph_break"):
-        prepare_compilation(policy, True, World(rank=0, size=1, device=CPU), "padded")
-    _computed(policy, _batch([9, 12], "padded"))  # by layers that are not compiled
-
-
 @pytest.mark.nightly
 def test_layers_with_the_right_logprobs_and_another_gradient_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    policy = _policy()
-    own = Qwen2MLP.forward
-
-    def loses_a_gradient(layer: Qwen2MLP, hidden: Tensor) -> Tensor:
+    def lose_gradient(own: Any, layer: Qwen2MLP, hidden: Tensor) -> Tensor:
         output: Tensor = own(layer, hidden.detach() if torch.compiler.is_compiling() else hidden)
         return output
 
-    monkeypatch.setattr(Qwen2MLP, "forward", loses_a_gradient)
+    policy = _policy()
+    _replace_mlp(monkeypatch, lose_gradient)
     with pytest.raises(UserError, match=r"the gradient by .* of its norm"):
-        prepare_compilation(policy, True, World(rank=0, size=1, device=CPU), "padded", backend="aot_eager")
+        prepare_compilation(policy, True, WORLD, "padded", backend="aot_eager")

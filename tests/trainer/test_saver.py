@@ -25,12 +25,8 @@ from dagrpo.utils.distributed import single_process
 Inputs = tuple[Path, Path]
 
 
-def _two_steps(inputs: Inputs, folder: Path) -> TrainingRun:
-    return runs.training_run(inputs, folder / "state", folder, steps=2, save_every=1, keep_states=2)
-
-
-def _three_steps(inputs: Inputs, folder: Path) -> TrainingRun:
-    return runs.training_run(inputs, folder / "state", folder, steps=3, save_every=1, keep_states=2)
+def _run(inputs: Inputs, folder: Path, steps: int = 2) -> TrainingRun:
+    return runs.training_run(inputs, folder / "state", folder, steps=steps, save_every=1, keep_states=2)
 
 
 def _bytes(run: TrainingRun) -> dict[str, bytes]:
@@ -40,7 +36,7 @@ def _bytes(run: TrainingRun) -> dict[str, bytes]:
 def test_a_state_is_written_while_the_next_step_is_sampled_and_before_its_update(
     inputs: Inputs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plain = _two_steps(inputs, tmp_path / "plain")
+    plain = _run(inputs, tmp_path / "plain")
     runs.execute(plain)
     sampled, order, write = threading.Event(), list[str](), dcp.write_weights
 
@@ -59,7 +55,7 @@ def test_a_state_is_written_while_the_next_step_is_sampled_and_before_its_update
         return write(*given)
 
     monkeypatch.setattr(tensors, "write_weights", late)
-    run = _two_steps(inputs, tmp_path / "late")
+    run = _run(inputs, tmp_path / "late")
     runs.execute(run, Noting)
     assert order == ["sampled", "written", "written"]
     assert len(_bytes(plain)) == 4
@@ -70,7 +66,7 @@ def test_a_state_is_written_while_the_next_step_is_sampled_and_before_its_update
 def test_a_state_that_cannot_be_written_ends_the_run_which_goes_on_from_the_one_before(
     inputs: Inputs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole, run = _two_steps(inputs, tmp_path / "whole"), _two_steps(inputs, tmp_path / "full")
+    whole, run = _run(inputs, tmp_path / "whole"), _run(inputs, tmp_path / "full")
     runs.execute(whole)
     write, calls = dcp.write_weights, list[Path]()
 
@@ -91,7 +87,7 @@ def test_a_state_that_cannot_be_written_ends_the_run_which_goes_on_from_the_one_
 def test_an_engine_that_fails_beside_a_state_that_cannot_be_written_is_the_runs_error(
     inputs: Inputs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    run, has_failed = _two_steps(inputs, tmp_path), threading.Event()
+    run, has_failed = _run(inputs, tmp_path), threading.Event()
 
     class Failing(runs.ScriptedEngine):
         def generate(self, requests: Sequence[SamplingRequest], **rest: Any) -> list[Completion]:
@@ -122,14 +118,14 @@ def _killed_in_the_second_state(inputs: Inputs, folder: Path, threads: int) -> N
         return entries
 
     pytest.MonkeyPatch().setattr(tensors, "write_weights", killed)
-    runs.execute(_three_steps(inputs, folder))
+    runs.execute(_run(inputs, folder, 3))
 
 
 @pytest.mark.nightly
 def test_a_run_that_is_killed_while_a_state_is_written_leaves_the_bytes_of_a_whole_one(
     inputs: Inputs, tmp_path: Path
 ) -> None:
-    whole, run = _three_steps(inputs, tmp_path / "whole"), _three_steps(inputs, tmp_path / "killed")
+    whole, run = _run(inputs, tmp_path / "whole", 3), _run(inputs, tmp_path / "killed", 3)
     runs.execute(whole)
     arguments = (inputs, tmp_path / "killed", torch.get_num_threads())
     process = get_context("forkserver").Process(target=_killed_in_the_second_state, args=arguments)
@@ -152,21 +148,11 @@ def test_states_are_saved_by_time_as_well(
     written: list[int] = []
     monkeypatch.setattr(tensors, "save", lambda root, step, *rest: written.append(step))
     run = runs.training_run(inputs, tmp_path / "state", tmp_path, steps=12, save_every=5, save_every_minutes=minutes)
-    parts: Any = {"model": None, "optimizer": None, "checks": SimpleNamespace(saved={})}
-    source: Any = SimpleNamespace(end=lambda finished: ({}, None))
-    update: Any = SimpleNamespace(saved={})
+    named: Any = {"model": None, "optimizer": None, "base": None, "checks": SimpleNamespace(saved={})}
+    named |= {"source": SimpleNamespace(end=lambda finished: ({}, None)), "update": SimpleNamespace(saved={})}
     seconds = 0.0
-    with saver.Saver(
-        run,
-        first=0,
-        base=None,
-        update=update,
-        source=source,
-        clock=Clock(),
-        world=single_process(),
-        now=lambda: seconds,
-        **parts,
-    ) as own:
+    own = saver.Saver(run, first=0, clock=Clock(), world=single_process(), now=lambda: seconds, **named)
+    with own:
         for step in range(1, 13):
             seconds += 120
             own.save_if_due(step)
@@ -176,7 +162,7 @@ def test_states_are_saved_by_time_as_well(
 def test_a_state_is_not_recorded_before_it_is_whole(
     inputs: Inputs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run, write, seen = _two_steps(inputs, tmp_path), dcp.write_weights, list[states.SavedState | None]()
+    run, write, seen = _run(inputs, tmp_path), dcp.write_weights, list[states.SavedState | None]()
 
     def observed(*given: Any) -> Any:
         entries = write(*given)

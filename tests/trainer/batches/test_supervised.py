@@ -1,5 +1,6 @@
 """What supervised fine-tuning learns: the tokens of a rollout in which the policy says just that, and nothing between."""
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -51,7 +52,7 @@ def test_a_row_without_a_demonstration_learns_its_answer_and_the_end_of_the_turn
     assert row.loss_mask == (*[False] * len(prompt), *[True] * (len(answer) + 1))
 
 
-@pytest.mark.parametrize("token", ["<|image_pad|>", "<|video_pad|>", "<|vision_start|>"])
+@pytest.mark.parametrize("token", ["<|image_pad|>", "<|vision_start|>"])
 def test_an_answer_that_would_show_a_picture_is_refused_by_row(token: str) -> None:
     task_row, chat = replace(runs.task_row(2), answer=f"It is {token}."), chat_format(pictures.TOKENIZER, Config())
     with pytest.raises(UserError, match="the row has an answer with a token of pictures in it, such as"):
@@ -92,24 +93,19 @@ def _rollout(task_row: Row) -> tuple[tuple[int, ...], tuple[bool, ...]]:
     problem = Prompt(index=0, row=task_row, text=text, token_ids=token_ids, tools=TOOLS)
     limits = SessionLimits(turns=9, tokens=10_000, new_tokens=1000)
     session = Session(prompt=problem, chat=CHAT, complete=complete, limits=limits, seed=0, name="x")
-    _play(session, task_row)
+    asyncio.run(_play(session, task_row))
     (sample,) = session.samples()
     return tuple(sample.token_ids), tuple(map(bool, sample.loss_mask))
 
 
-def _play(session: Session, task_row: Row) -> None:
-    import asyncio
-
-    async def play() -> None:
-        turn = await session.ask(task_row.prompt)
-        new: list[Message] = []
-        for message in task_row.demonstration[1:]:
-            if message["role"] != "assistant":
-                new.append(message)
-                continue
-            turn, new = await session.ask(new, turn), []
-
-    asyncio.run(play())
+async def _play(session: Session, task_row: Row) -> None:
+    turn = await session.ask(task_row.prompt)
+    new: list[Message] = []
+    for message in task_row.demonstration[1:]:
+        if message["role"] != "assistant":
+            new.append(message)
+            continue
+        turn, new = await session.ask(new, turn), []
 
 
 WORDS = st.text('ab 1+*"\\\n<>{}\u20ac', max_size=12)
@@ -128,20 +124,15 @@ def test_the_tokens_are_those_of_a_rollout_in_which_the_policy_says_so(
     assert _sequence(task_row) == _rollout(task_row)
 
 
-def _write(path: Path, *rows: Row) -> Path:
-    write_parquet(path, to_table(rows))
-    return path
-
-
-def test_rows_with_and_without_a_demonstration_stand_side_by_side(tmp_path: Path) -> None:
-    path = _write(tmp_path / "train.parquet", runs.task_row(1), CALLING)
+def test_rows_with_and_without_a_demonstration_stand_side_by_side_and_one_with_nothing_to_learn_is_named(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "train.parquet"
+    write_parquet(path, to_table([runs.task_row(1), CALLING]))
     one, other = supervised_sequences(path, TOKENIZER, CHAT, {})
     assert (other.token_ids, other.loss_mask) == _sequence(CALLING)
     assert len(one.token_ids) < len(other.token_ids)
-
-
-def test_a_row_with_nothing_to_learn_is_named(tmp_path: Path) -> None:
-    path = _write(tmp_path / "train.parquet", runs.task_row(1), replace(runs.task_row(2), answer=""))
+    write_parquet(path, to_table([runs.task_row(1), replace(runs.task_row(2), answer="")]))
     with pytest.raises(UserError, match=r"row 1: test has no solutions to fine-tune on: set sft\.steps to 0"):
         supervised_sequences(path, TOKENIZER, CHAT, {})
 
@@ -176,14 +167,9 @@ class OfOneTurn:
         return str(message["content"])
 
 
-def test_a_format_that_cannot_spell_is_refused_in_a_sentence() -> None:
-    with pytest.raises(
-        UserError, match="the row has a demonstration that cannot be written: this format writes no calls"
-    ):
+def test_a_format_that_writes_no_calls_and_a_template_that_rewrites_earlier_turns_are_refused() -> None:
+    with pytest.raises(UserError, match="the row has a demonstration that cannot be written: this format writes no"):
         _sequence(CALLING, OfOneTurn())
-
-
-def test_a_template_that_rewrites_earlier_turns_is_refused_in_a_sentence() -> None:
     dialogue = (answer_message("4"), {"role": "user", "content": "Sure?"}, answer_message("3"))
     with pytest.raises(UserError, match="the row has a demonstration of several turns, and the model's chat template"):
         _sequence(replace(CALLING, demonstration=dialogue), OfOneTurn())

@@ -1,7 +1,6 @@
 """Whole runs with an engine, an optimizer or a record that is wrong in one way: each ends in its sentence."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,6 @@ from dagrpo.engine.sglang.digests import SGLangWeights, digest_on_cpu
 from dagrpo.trainer import setup
 from dagrpo.trainer.checks.logprob_agreement import PROBED_OUTSIDE
 from dagrpo.trainer.checks.weight_sync import COMPARED
-from dagrpo.trainer.config.training import Training
 from dagrpo.trainer.model.fsdp import load_trained_policy
 from dagrpo.trainer.model.policy import Policy
 from dagrpo.trainer.run import TrainingRun
@@ -30,9 +28,7 @@ Inputs = tuple[Path, Path]
 
 
 def _run(inputs: Inputs, folder: Path, steps: int = 4, **gates: Any) -> TrainingRun:
-    run = runs.training_run(inputs, folder / "state", folder, steps=steps)
-    training = run.training.model_dump() | {"gates": run.training.gates.model_dump() | gates}
-    return replace(run, training=Training.model_validate(training))
+    return runs.changed(runs.training_run(inputs, folder / "state", folder, steps=steps), training={"gates": gates})
 
 
 class HalfLoaded(runs.ScriptedEngine):
@@ -55,39 +51,26 @@ class HalfLoadedLiar(HalfLoaded):
         return [SGLangWeights((self._said,))]
 
 
-class Changed(runs.ScriptedEngine):
-    """One that changes requests before it answers them, or completions after that."""
-
-    def generate(self, requests: Sequence[SamplingRequest], **waves: Any) -> list[Completion]:
-        asked = [self.request(each) for each in requests]
-        return [self.completion(each) for each in super().generate(asked, **waves)]
-
-    def request(self, request: SamplingRequest) -> SamplingRequest:
-        return request
-
-    def completion(self, completion: Completion) -> Completion:
-        return completion
-
-
-class Hot(Changed):
+class Hot(runs.ScriptedEngine):
     """At twice the temperature that it was asked for."""
 
-    def request(self, request: SamplingRequest) -> SamplingRequest:
-        return replace(request, temperature=2 * request.temperature)
+    def _completion(self, request: SamplingRequest) -> Completion:
+        return super()._completion(replace(request, temperature=2 * request.temperature))
 
 
-class Shifted(Changed):
+class Shifted(runs.ScriptedEngine):
     """Each logprob at the token after its own."""
 
-    def completion(self, completion: Completion) -> Completion:
+    def _completion(self, request: SamplingRequest) -> Completion:
+        completion = super()._completion(request)
         return replace(completion, logprobs=(-5.0, *completion.logprobs[:-1]))
 
 
-class OneSeed(Changed):
+class OneSeed(runs.ScriptedEngine):
     """Every sample of a prompt with the prompt's own seed."""
 
-    def request(self, request: SamplingRequest) -> SamplingRequest:
-        return replace(request, seed=sum(request.input_ids))
+    def _completion(self, request: SamplingRequest) -> Completion:
+        return super()._completion(replace(request, seed=sum(request.input_ids)))
 
 
 @pytest.mark.parametrize(
@@ -136,12 +119,7 @@ def test_weights_that_do_not_change_are_counted_over_an_interruption(
 
 
 def test_a_healthy_run_passes_every_gate_at_its_strictest(inputs: Inputs, tmp_path: Path) -> None:
-    strict: dict[str, Any] = {
-        "unchanged_weights": 1,
-        "outside_share": 0.0,
-        "largest_difference": 1e-4,
-        "skipped_steps": 0,
-    }
+    strict = {"unchanged_weights": 1, "outside_share": 0.0, "largest_difference": 1e-4, "skipped_steps": 0}
     run = _run(inputs, tmp_path, **strict)
     runs.execute(run, stop=lambda step: step == 3)
     _, reported = runs.execute(run)

@@ -16,7 +16,6 @@ from dagrpo.trainer.checks import logprob_agreement
 from dagrpo.trainer.checks.logprob_agreement import probe_requests
 from dagrpo.trainer.config.checks import Gates
 from dagrpo.trainer.config.runtime import Layout
-from dagrpo.trainer.config.training import Training
 from dagrpo.trainer.model.policy import token_logprobs
 
 
@@ -35,12 +34,17 @@ def test_a_probe_takes_the_ends_of_the_first_prompts() -> None:
     assert [request.temperature for request in requests] == [0.0, 0.0, 0.5, 0.5]
 
 
-def test_shorter_prompts_are_whole_and_so_are_all_without_a_limit() -> None:
+def test_shorter_prompts_are_whole_and_so_are_all_without_a_limit_or_where_too_many_end_alike() -> None:
     problems = [_problem(0, 1, 2), _problem(1, 3, 4, 5, 6)]
     ends = _requests(problems, probe_prompts=1, probe_prompt_tokens=3)
     assert [each.input_ids for each in ends] == [(1, 2), (4, 5, 6)]
     whole = _requests(problems, probe_prompts=1, probe_prompt_tokens=None)
     assert [each.input_ids for each in whole] == [(1, 2), (3, 4, 5, 6)]
+    alike = [_problem(0, 1, 8, 9), _problem(1, 2, 8, 9)]
+    requests = _requests([*alike, _problem(2, 3, 4, 5)], probe_prompts=1, probe_prompt_tokens=2)
+    assert [each.input_ids for each in requests] == [(8, 9), (4, 5)]
+    requests = _requests(alike, probe_prompts=1, probe_prompt_tokens=2)
+    assert [each.input_ids for each in requests] == [(1, 8, 9), (2, 8, 9)]
 
 
 def test_where_prompts_are_few_some_are_asked_again_so_that_there_is_always_a_sampled_half() -> None:
@@ -51,19 +55,6 @@ def test_where_prompts_are_few_some_are_asked_again_so_that_there_is_always_a_sa
     three = _requests([_problem(number, 1, 2 + number) for number in range(3)], probe_prompts=2)
     assert [each.input_ids for each in three] == [(1, 2), (1, 3), (1, 4), (1, 2)]
     assert not _requests([]), "on other ranks"
-
-
-def test_of_prompts_that_end_alike_one_is_probed() -> None:
-    problems = [_problem(0, 1, 8, 9), _problem(1, 2, 8, 9), _problem(2, 3, 4, 5)]
-    requests = _requests(problems, probe_prompts=1, probe_prompt_tokens=2)
-    assert [each.input_ids for each in requests] == [(8, 9), (4, 5)]
-
-
-def test_prompts_are_whole_where_too_many_end_alike() -> None:
-    problems = [_problem(number, number, 8, 9) for number in range(3)]
-    requests = _requests(problems, probe_prompts=1, probe_prompt_tokens=2)
-    assert [each.input_ids for each in requests] == [(0, 8, 9), (1, 8, 9)]
-    assert [each.temperature for each in requests] == [0.0, 0.5]
 
 
 def test_a_prompt_with_a_picture_takes_part_and_stays_whole() -> None:
@@ -103,8 +94,7 @@ def test_a_probe_shares_prompts_as_the_update_does(
 ) -> None:
     """Ten problems, of which so many are asked that some are asked again: these share a prompt."""
     run = runs.training_run(inputs, tmp_path / "state", tmp_path, steps=1, share_prompts=share_prompts)
-    gates = {"probe_prompts": 6}
-    run = replace(run, training=Training.model_validate(run.training.model_dump() | {"gates": gates}))
+    run = runs.changed(run, training={"gates": {"probe_prompts": 6}})
     _, ((_, figures),) = runs.execute(run)
     (batch,) = scored
     assert isinstance(batch, PackedBatch)

@@ -22,10 +22,10 @@ from dagrpo.trainer.run import no_report
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 def test_they_have_the_dtype_of_the_initial_checkpoint_and_provenance_that_of_the_trainer(
-    dtype: torch.dtype, tmp_path: Path
+    dtype: torch.dtype, inputs: tuple[Path, Path], tmp_path: Path
 ) -> None:
     (tmp_path / "out").mkdir()
-    run = runs.training_run(runs.make_inputs(tmp_path), tmp_path / "state", tmp_path / "out", 1)
+    run = runs.training_run(inputs, tmp_path / "state", tmp_path / "out", 1)
     initial = open_tensors(run.initial)
     take_weights(run, CastTensors(initial, dtype), tmp_path)
     assert open_tensors(run.policy).specs == initial.specs

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.trainer import runs
 from tests.trainer.attempts import graded
 
 from dagrpo.checkpoints.modelling import PreTrainedModel
@@ -37,14 +36,11 @@ def test_the_figures_of_a_step_are_those_computed_by_hand() -> None:
     }
 
 
-def test_tokens_that_were_thrown_away_were_written_and_not_learned_from() -> None:
+def test_tokens_that_were_discarded_or_cut_off_were_written_and_not_learned_from() -> None:
+    """Six and six, or six and ten, in four seconds."""
     throughput = Throughput(arithmetic=ARITHMETIC, update_peak=4896.0, rollout_peak=None)
     figures = throughput.figures(replace(ROLLOUTS, discarded=(graded(1, 0, reward=0.0, tokens=6),)), SECONDS)
     assert figures == {"timing/tokens_per_second": 3.0, "timing/update_mfu": 0.25}
-
-
-def test_tokens_of_what_was_cut_off_were_written_too() -> None:
-    """Six and ten in four seconds."""
     throughput = Throughput(arithmetic=ARITHMETIC, update_peak=None, rollout_peak=320.0)
     figures = throughput.figures(replace(ROLLOUTS, sampling_metrics={"rollout/cut_off_tokens": 10.0}), SECONDS)
     assert figures == {"timing/tokens_per_second": 4.0, "timing/rollout_mfu": 320 / (3 * 320)}
@@ -70,8 +66,7 @@ def test_a_device_is_known_by_its_whole_name_or_not_at_all(device: str, peak: fl
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> PreTrainedModel:
-    inputs = runs.make_inputs(tmp_path_factory.mktemp("inputs"))
+def model(inputs: tuple[Path, Path]) -> PreTrainedModel:
     return load_policy(inputs[0], single_process()).model
 
 
@@ -90,18 +85,9 @@ def test_of_experts_those_count_that_a_token_is_sent_to() -> None:
     """Two of four experts: half of their weights."""
     from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
 
-    config = Qwen3MoeConfig(
-        vocab_size=32,
-        hidden_size=8,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        head_dim=4,
-        moe_intermediate_size=4,
-        num_experts=4,
-        num_experts_per_tok=2,
-        tie_word_embeddings=True,
-    )
+    sizes = {"vocab_size": 32, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "head_dim": 4}
+    experts_of = {"num_key_value_heads": 1, "moe_intermediate_size": 4, "num_experts": 4, "num_experts_per_tok": 2}
+    config = Qwen3MoeConfig(**sizes, **experts_of, tie_word_embeddings=True)
     model = Qwen3MoeForCausalLM(config)
     experts = 4 * 3 * 8 * 4  # gate, up and down of each
     weights = sum(weight.numel() for weight in model.parameters())
@@ -123,8 +109,8 @@ def test_all_processes_update_and_an_engine_elsewhere_has_no_known_devices(
     assert (throughput.update_peak, throughput.rollout_peak) == (2 * 989e12, rollout)
 
 
-def test_a_weight_that_is_frozen_gets_no_gradient_and_costs_two_thirds(tmp_path: Path) -> None:
-    initial, _ = runs.make_inputs(tmp_path)
+def test_a_weight_that_is_frozen_gets_no_gradient_and_costs_two_thirds(inputs: tuple[Path, Path]) -> None:
+    initial, _ = inputs
     plain = load_policy(initial, single_process()).model
     adapted = Arithmetic.of(load_policy(initial, single_process(), lora=Lora(rank=2)).model)
     weights = sum(weight.numel() for weight in plain.parameters())

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from tests.trainer import in_double
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 from transformers import Qwen2Config, Qwen2ForCausalLM
@@ -17,10 +18,7 @@ from dagrpo.trainer.model.lora import add_adapter, begin
 from dagrpo.trainer.model.policy import Policy, token_logprobs
 
 SEQUENCES = TokenSequences.of([[5, 6, 7, 8, 3], [9, 10, 2]], [[False, False, True, True, True], [False, True, True]])
-SIZES: dict[str, Any] = {
-    "vocab_size": 12, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 3, "num_attention_heads": 2,
-    "num_key_value_heads": 1, "head_dim": 8, "max_position_embeddings": 32, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
-}  # fmt: skip
+SIZES: dict[str, Any] = in_double.SIZES | {"bos_token_id": 1, "eos_token_id": 2}
 EXPERTS = {"moe_intermediate_size": 8, "num_experts": 4, "num_experts_per_tok": 2}
 
 
@@ -87,7 +85,5 @@ def test_a_layer_is_computed_twice_with_a_gradient_and_once_without() -> None:
 
 def test_a_model_without_such_layers_is_refused_by_name() -> None:
     model = Qwen2ForCausalLM(Qwen2Config(**SIZES | {"num_hidden_layers": 0}))
-    with pytest.raises(
-        UserError, match=r"Qwen2ForCausalLM \(qwen2\) has no layers .* activation_checkpointing to false"
-    ):
+    with pytest.raises(UserError, match=r"Qwen2ForCausalLM \(qwen2\) has no layers .* activation_checkpointing"):
         checkpoint_activations(model)

@@ -7,11 +7,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.trainer.small_updates import small_update
+from tests.trainer.small_updates import small_policy, small_update
 from tests.trainer.updates import batch_of
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from dagrpo.core.errors import UserError
 from dagrpo.trainer.batches.batch import TokenSequences
@@ -158,12 +157,7 @@ def test_in_bfloat16_the_weights_gradient_is_added_up_in_float32_over_chunks() -
 
 
 def _policy(dtype: torch.dtype = torch.float32) -> Policy:
-    torch.manual_seed(0)
-    config = Qwen2Config(
-        vocab_size=12, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1,
-        intermediate_size=32, max_position_embeddings=32, tie_word_embeddings=True,
-    )  # fmt: skip
-    return Policy(Qwen2ForCausalLM(config).eval(), dtype=dtype)
+    return Policy(small_policy().model, dtype=dtype)
 
 
 SEQUENCES = TokenSequences.of([[5, 6, 7, 8, 3], [9, 10, 2]], [[False, False, True, True, True], [False, True, True]])
@@ -194,7 +188,7 @@ def test_embeddings_that_are_the_head_too_get_both_gradients(dtype: torch.dtype)
         torch.testing.assert_close(gradient, expected[name], atol=tolerance, rtol=tolerance)
 
 
-@pytest.mark.parametrize("head_chunk_tokens", [5, 6, 1000])
+@pytest.mark.parametrize("head_chunk_tokens", [5, 1000])
 def test_a_chunk_that_holds_all_tokens_leaves_the_bits_of_no_chunks(head_chunk_tokens: int) -> None:
     policy = _policy()
     expected, whole = _computed(policy, None), _gradient_of(policy)
@@ -208,10 +202,7 @@ def test_a_chunk_that_holds_all_tokens_leaves_the_bits_of_no_chunks(head_chunk_t
 def test_a_head_that_is_no_linear_layer_is_refused_in_chunks() -> None:
     policy = _policy()
     policy.model.get_output_embeddings = lambda: torch.nn.Identity()
-    with pytest.raises(
-        UserError,
-        match=r"The head of Qwen2ForCausalLM is no linear layer, .*: set head_chunk_tokens .* and rollout.head_dtype to null",
-    ):
+    with pytest.raises(UserError, match=r"The head of Qwen2ForCausalLM is no linear layer, .*: set head_chunk_tokens"):
         _computed(policy, 2)
 
 

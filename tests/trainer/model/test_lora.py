@@ -22,7 +22,6 @@ from dagrpo.checkpoints.source import open_checkpoint, open_tensors
 from dagrpo.core.errors import UserError
 from dagrpo.trainer import weight_sync
 from dagrpo.trainer.config.lora import Lora
-from dagrpo.trainer.config.training import Training
 from dagrpo.trainer.model.fsdp import load_policy, load_reference
 from dagrpo.trainer.model.optimizer import adamw
 from dagrpo.trainer.model.policy import Policy, token_logprobs
@@ -35,6 +34,7 @@ from dagrpo_replay.recorded_run import unfinished
 
 Inputs = tuple[Path, Path]
 TOKENS = torch.tensor([[1, 5, 7, 3, 2]])
+PADDED = updates.rollouts(0).lay_out(range(3), 0, torch.device("cpu"))
 
 
 @pytest.fixture(scope="module")
@@ -94,8 +94,7 @@ def test_what_the_policy_computes_is_what_the_merged_weights_compute_as_often_as
 def test_the_gradient_and_the_optimizer_have_the_adapter_alone(inputs: Inputs) -> None:
     policy = _policy(inputs[0])
     optimizer = adamw(policy.parameters(), 0.0)
-    padded = updates.rollouts(0).lay_out(range(3), 0, torch.device("cpu"))
-    token_logprobs(policy, padded, 1.0).logprobs.sum().backward()  # type: ignore[no-untyped-call]
+    token_logprobs(policy, PADDED, 1.0).logprobs.sum().backward()  # type: ignore[no-untyped-call]
     with_gradient = {name for name, parameter in policy.named_parameters() if parameter.grad is not None}
     assert with_gradient == {name for name, _ in policy.named_parameters() if ".lora_" in name}
     optimizer.step()
@@ -118,11 +117,10 @@ def test_the_reference_is_the_policy_without_its_adapter_whose_gradient_goes_on(
     policy, plain = _policy(inputs[0]), load_policy(inputs[0], single_process())
     _moved(policy)
     reference = load_reference(inputs[0], single_process(), policy)
-    padded = updates.rollouts(0).lay_out(range(3), 0, torch.device("cpu"))
-    ours = token_logprobs(policy, padded, 1.0).logprobs
+    ours = token_logprobs(policy, PADDED, 1.0).logprobs
     with torch.no_grad():
-        theirs = token_logprobs(reference, padded, 1.0).logprobs
-        assert torch.equal(theirs, token_logprobs(plain, padded, 1.0).logprobs)
+        theirs = token_logprobs(reference, PADDED, 1.0).logprobs
+        assert torch.equal(theirs, token_logprobs(plain, PADDED, 1.0).logprobs)
     assert not torch.allclose(ours, theirs, atol=0.1)
     ours.sum().backward()  # type: ignore[no-untyped-call]
     assert all(parameter.grad is not None for parameter in policy.parameters() if parameter.requires_grad)
@@ -137,19 +135,16 @@ def test_targets_are_names_of_layers_or_their_ends(targets: list[str] | None, ex
 
 
 @pytest.mark.parametrize(
-    ("target", "hint"),
-    [("q_prj", "the nearest is q_proj"), ("norm", "it has down_proj, gate_proj"), ("proj", "it has|is ")],
+    ("lora", "words"),
+    [
+        ({"target_modules": ["q_prj"]}, "names q_prj, which is no linear layer of this qwen2.*the nearest is q_proj"),
+        ({"target_modules": ["norm"]}, "names norm, .*it has down_proj, gate_proj"),
+        ({"vision": True}, r"lora\.vision is true, but .* qwen2 model, which has no vision tower"),
+    ],
 )
-def test_a_target_that_names_no_layer_is_refused_with_the_nearest(target: str, hint: str, inputs: Inputs) -> None:
-    with pytest.raises(
-        UserError, match=rf"target_modules names {target}, which is no linear layer of this qwen2.*{hint}"
-    ):
-        _policy(inputs[0], target_modules=[target])
-
-
-def test_an_adapter_for_the_tower_of_a_model_without_one_is_refused(inputs: Inputs) -> None:
-    with pytest.raises(UserError, match=r"lora\.vision is true, but .* qwen2 model, which has no vision tower"):
-        _policy(inputs[0], vision=True)
+def test_an_adapter_of_what_the_model_has_not_is_refused(lora: dict[str, Any], words: str, inputs: Inputs) -> None:
+    with pytest.raises(UserError, match=words):
+        _policy(inputs[0], **lora)
 
 
 def test_the_policy_learns_and_the_engine_agrees_with_it(whole: TrainingRun) -> None:
@@ -202,26 +197,23 @@ class Forgetful(GatheredWeights):
         self._updates = {}
 
 
-def test_a_weight_sync_that_forgets_the_adapter_is_refused_by_the_probe(
-    inputs: Inputs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("gates", "words"),
+    [
+        ({}, r"before step [234]: of .* probed tokens .* have logprobs of engine and trainer"),
+        (
+            {"outside_share": 1.0, "largest_difference": 1e3, "unchanged_weights": 2},
+            "after step 2: in 2 weight syncs in a row not a bit of the engine's weights",
+        ),
+    ],
+    ids=["by the probe", "by the digests alone"],
+)
+def test_a_weight_sync_that_forgets_the_adapter_is_refused(
+    gates: dict[str, float], words: str, inputs: Inputs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(weight_sync, "GatheredWeights", Forgetful)
-    with pytest.raises(
-        UserError, match=r"before step [234]: of .* probed tokens .* have logprobs of engine and trainer"
-    ):
-        runs.execute(_run(inputs, tmp_path))
-
-
-def test_a_weight_sync_that_forgets_the_adapter_is_refused_by_the_digests_alone(
-    inputs: Inputs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(weight_sync, "GatheredWeights", Forgetful)
-    run = _run(inputs, tmp_path)
-    gates = run.training.gates.model_copy(
-        update={"outside_share": 1.0, "largest_difference": 1e9, "unchanged_weights": 2}
-    )
-    with pytest.raises(UserError, match="after step 2: in 2 weight syncs in a row not a bit of the engine's weights"):
-        runs.execute(replace(run, training=run.training.model_copy(update={"gates": gates})))
+    with pytest.raises(UserError, match=words):
+        runs.execute(runs.changed(_run(inputs, tmp_path), training={"gates": gates}))
 
 
 @pytest.fixture(scope="module")
@@ -275,7 +267,7 @@ def test_an_adapter_of_a_vision_language_model_is_in_the_tower_where_that_is_ask
     plain = picture_runs.training_run(inputs, tmp_path, 2, "trained")
     lora = adapter_runs.LORA | {"vision": kind == "trained"}
     own = {"vision": kind, "vision_learning_rate": 0.3 if kind == "trained" else None, "lora": lora}
-    run = replace(plain, training=Training.model_validate(plain.training.model_dump() | own))
+    run = runs.changed(plain, training=own)
     runs.execute(run, picture_runs.SeeingEngine)
     metrics = read_parquet(run.metrics)
     assert max(metrics["policy/logprob_difference_max"].to_pylist()) < 1e-4

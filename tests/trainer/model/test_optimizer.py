@@ -2,10 +2,11 @@
 
 import struct
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from tests.trainer import picture_runs, runs, vision
+from tests.trainer import picture_runs, vision
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from dagrpo.core.errors import UserError
@@ -31,41 +32,35 @@ def _moved(tmp_path: Path, training: Training) -> dict[str, float]:
     }
 
 
-@pytest.mark.parametrize(("rate", "expected"), [(None, 0.005), (0.002, 0.001)])
-def test_a_tower_has_the_learning_rate_of_the_rest_or_one_of_its_own(
-    rate: float | None, expected: float, tmp_path: Path
+@pytest.mark.parametrize(
+    ("training", "of_tower"),
+    [({}, 0.005), ({"vision_learning_rate": 0.002}, 0.001), ({"vision": "frozen"}, 0.0)],
+    ids=["the rate of the rest", "another rate", "frozen"],
+)
+def test_a_tower_has_the_learning_rate_of_the_rest_or_another_one_or_stays(
+    training: dict[str, Any], of_tower: float, tmp_path: Path
 ) -> None:
-    moved = _moved(tmp_path, Training(learning_rate=0.01, vision_learning_rate=rate))
-    assert all(
-        value == pytest.approx(expected if ".visual." in name else 0.005, rel=1e-4) for name, value in moved.items()
-    )
+    moved = _moved(tmp_path, Training.model_validate({"learning_rate": 0.01} | training))
+    for name, value in moved.items():
+        assert value == pytest.approx(of_tower if ".visual." in name else 0.005, rel=1e-4)
 
 
-def test_a_frozen_tower_stays_as_it_is(tmp_path: Path) -> None:
-    moved = _moved(tmp_path, Training(learning_rate=0.01, vision="frozen"))
-    assert all((value == 0) == (".visual." in name) for name, value in moved.items())
-
-
-def test_a_tower_to_be_frozen_is_looked_for_in_the_model(tmp_path: Path) -> None:
-    text, _ = runs.make_inputs(tmp_path / "text")
+def test_a_tower_to_be_frozen_is_looked_for_in_the_model(inputs: tuple[Path, Path], tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"qwen2 model, which has no vision tower to be frozen: set training\.vision"):
-        load_policy(text, single_process(), "frozen")
-    seeing, _ = picture_runs.make_inputs(tmp_path / "seeing", "qwen3_vl")
+        load_policy(inputs[0], single_process(), "frozen")
+    seeing, _ = picture_runs.make_inputs(tmp_path, "qwen3_vl")
     module = tower_module(load_policy(seeing, single_process(), "frozen").model)
     assert module is not None
     assert not any(parameter.requires_grad for parameter in module.parameters())
 
 
-def test_on_a_made_up_gpu_the_optimizer_is_fused_and_counts_its_steps_there() -> None:
+def test_the_optimizer_is_fused_on_a_gpu_alone_and_counts_its_steps_there() -> None:
     with FakeTensorMode():
         weight = torch.nn.Parameter(torch.empty(2, 3, device="cuda"))
         optimizer = adamw([weight], 0.0)
         room = tensors._room_for("step", torch.float32, weight, optimizer)
     assert optimizer.defaults["fused"] is True
     assert (room.device.type, room.dtype, room.shape) == ("cuda", torch.float32, ())
-
-
-def test_on_a_cpu_the_optimizer_is_not_fused() -> None:
     weight = torch.nn.Parameter(torch.empty(2, 3))
     optimizer = adamw([weight], 0.0)
     assert optimizer.defaults["fused"] is None
@@ -156,15 +151,6 @@ def test_a_run_with_rounded_moments_goes_on_bit_for_bit(tmp_path: Path) -> None:
         ours, theirs = (getattr(model, name) for model in models)
         assert torch.equal(ours, theirs)
         assert torch.equal(whole.state[ours]["exp_avg_sq"], resumed.state[theirs]["exp_avg_sq"])
-
-
-def test_moments_in_bfloat16_begin_where_a_resumed_state_has_none() -> None:
-    weight = torch.nn.Parameter(torch.zeros(2))
-    optimizer = adamw([weight], 0.0, moments=torch.bfloat16)
-    optimizer.state[weight] = {}  # saved before its first update
-    weight.grad = torch.ones(2)
-    take_step(optimizer, 0.1)
-    assert weight.tolist() == pytest.approx([-0.1, -0.1], rel=1e-3)
 
 
 @pytest.mark.parametrize("moments", [torch.float32, torch.bfloat16])

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from tests.everyday import everyday
 from tests.trainer.in_double import SIZES
 from transformers import Phi3Config, Phi3ForCausalLM, PreTrainedModel, Qwen2Config
 
@@ -72,13 +73,9 @@ def test_a_softmax_over_the_support_is_that_of_transformers_over_these_tokens_al
     zero = torch.zeros(())
     torch.testing.assert_close(ours.logprobs, torch.stack([three[1], zero, whole[10]]).float(), atol=1e-5, rtol=1e-5)
     entropies = [-(each.exp() * each).sum() for each in (three, whole)]
-    torch.testing.assert_close(
-        ours.entropy, torch.stack([entropies[0], zero, entropies[1]]).float(), atol=1e-5, rtol=1e-5
-    )
     collisions = [(2 * each).exp().sum() for each in (three, whole)]
-    torch.testing.assert_close(
-        ours.collision, torch.stack([collisions[0], zero + 1, collisions[1]]).float(), atol=1e-5, rtol=1e-5
-    )
+    for own, (first_one, last), at_one in ((ours.entropy, entropies, zero), (ours.collision, collisions, zero + 1)):
+        torch.testing.assert_close(own, torch.stack([first_one, at_one, last]).float(), atol=1e-5, rtol=1e-5)
     (ours.logprobs.sum() + ours.entropy.sum()).backward()  # type: ignore[no-untyped-call]
     assert all(parameter.grad is None or parameter.grad.isfinite().all() for parameter in model.parameters())
     second_part = rollouts.lay_out(range(1, 2), 0, CPU)
@@ -146,7 +143,7 @@ def test_a_policy_in_bfloat16_has_its_weights_and_its_optimizer_in_float32() -> 
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", everyday(["Qwen2", "Gemma2", "Granite"], FAMILIES))
 def test_a_head_in_float32_rounds_nothing_between_hidden_states_and_logits(family: str, dtype: torch.dtype) -> None:
     """Hidden states and weights are rounded as before; their product, a soft cap and a scale are in float32."""
     policy = Policy(_model(family), dtype=dtype, float32_head=True)
@@ -181,7 +178,6 @@ def test_a_head_in_float32_learns_what_its_model_in_float32_does(chunk: int | No
     assert torch.nn.functional.cosine_similarity(one, other, dim=0) > 0.99
 
 
-CPU = torch.device("cpu")
 LIMIT = 16
 LONGROPE = {"rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.0] * 4, "long_factor": [2.0] * 4}
 DYNAMIC = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 4.0}

@@ -36,18 +36,26 @@ def test_seven_rewards_of_0_3_are_equal_although_their_standard_deviation_is_not
     assert spread(rewards, [True] * 7, 7).tolist() == [False]
 
 
-def test_what_is_left_out_makes_no_spread() -> None:
-    values = [0.0, 1.0, 0.0, 0.0, 1.0, 0.0]
-    assert spread(values, [True] * 6, 3).tolist() == [True, True]
-    assert spread(values, [True, False, True, False, True, False], 3).tolist() == [False, False]
-    assert spread(values, [False] * 6, 3).tolist() == [False, False]
+NAN, INF = np.nan, np.inf
 
 
-def test_a_reward_that_is_not_a_number_is_not_filtered_away_before_the_update_sees_it() -> None:
-    assert spread([np.nan, 0.0, np.nan, np.nan], [True] * 4, 2).tolist() == [True, True]
-    assert spread([np.nan, 0.0, 0.0], [False, True, True], 3).tolist() == [False]
-    assert spread([np.inf, np.inf, -np.inf, -np.inf], [True] * 4, 2).tolist() == [True, True]
-    assert spread([np.inf, np.inf, 0.0, 0.0], [False, False, True, True], 2).tolist() == [False, False]
+@pytest.mark.parametrize(
+    ("values", "learned", "size", "expected"),
+    [
+        ([0.0, 1.0, 0.0, 0.0, 1.0, 0.0], [1, 1, 1, 1, 1, 1], 3, [True, True]),
+        ([0.0, 1.0, 0.0, 0.0, 1.0, 0.0], [1, 0, 1, 0, 1, 0], 3, [False, False]),
+        ([0.0, 1.0, 0.0, 0.0, 1.0, 0.0], [0, 0, 0, 0, 0, 0], 3, [False, False]),
+        # What is no number is not filtered away before the update sees it.
+        ([NAN, 0.0, NAN, NAN], [1, 1, 1, 1], 2, [True, True]),
+        ([NAN, 0.0, 0.0], [0, 1, 1], 3, [False]),
+        ([INF, INF, -INF, -INF], [1, 1, 1, 1], 2, [True, True]),
+        ([INF, INF, 0.0, 0.0], [0, 0, 1, 1], 2, [False, False]),
+    ],
+)
+def test_two_trajectories_that_are_learned_from_make_a_spread(
+    values: list[float], learned: list[int], size: int, expected: list[bool]
+) -> None:
+    assert spread(values, [*map(bool, learned)], size).tolist() == expected
 
 
 def test_groups_differ_in_reward_or_in_accuracy() -> None:

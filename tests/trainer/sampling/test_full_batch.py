@@ -35,14 +35,8 @@ PROBLEMS = [tool_problem(index=index, question=f"{index}") for index in range(7)
 
 def settings_of(**dynamic: Any) -> Training:
     """Of a step that wants two groups of two; a script may say the same thing in all attempts."""
-    return Training.model_validate(
-        {
-            "prompts_per_step": PROMPTS,
-            "samples_per_prompt": SAMPLES,
-            "dynamic_sampling": {"oversampling": 2.0, "max_aborts": 2} | dynamic,
-            "gates": {"coincidence": 0},
-        }
-    )
+    values = {"prompts_per_step": PROMPTS, "samples_per_prompt": SAMPLES, "gates": {"coincidence": 0}}
+    return Training.model_validate(values | {"dynamic_sampling": {"oversampling": 2.0, "max_aborts": 2} | dynamic})
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,13 +223,9 @@ def test_without_aborts_a_free_running_step_waits_for_all_of_its_groups() -> Non
     ],
 )
 def test_what_is_put_back_follows_from_the_rows_alone(drawn: list[int], done: list[int], left: list[int]) -> None:
-    problems = {row: tool_problem(index=row) for row in (1, 2, 3)}
-    sampler = PromptSampler([*problems.values()], settings_of(), SEED, saved={"position": 0, "retired": []})
-    prompts = PromptSampler(
-        [*problems.values()],
-        settings_of(),
-        SEED,
-        saved={"position": 0, "retired": [], "cut_off": [[row, 0] for row in drawn]},
-    ).draw(len(drawn), 0)
+    problems, saved = [tool_problem(index=row) for row in (1, 2, 3)], {"position": 0, "retired": []}
+    sampler = PromptSampler(problems, settings_of(), SEED, saved=saved)
+    before = saved | {"cut_off": [[row, 0] for row in drawn]}
+    prompts = PromptSampler(problems, settings_of(), SEED, saved=before).draw(len(drawn), 0)
     assert [prompt.prompt.index for prompt in sampler.put_back(prompts, done)] == left
     assert sampler.saved["cut_off"] == [[row, 1] for row in left]

@@ -79,11 +79,7 @@ def test_a_run_that_goes_on_anywhere_draws_what_a_whole_one_draws(
     assert resumed == whole
 
 
-@pytest.mark.parametrize(
-    ("right", "retired"),
-    [((True, True), 1), ((True, False), 1), ((False, False), 0)],
-    ids=["all right", "half of them", "none"],
-)
+@pytest.mark.parametrize(("right", "retired"), [((True, True), 1), ((True, False), 1), ((False, False), 0)])
 def test_a_prompt_is_retired_at_its_pass_rate(right: tuple[bool, ...], retired: int) -> None:
     drawing = PromptSampler(problems(3), training(retire_at=0.5), 0)
     drawing.retire([*group(2, *right), *group(1, False, False)])
@@ -92,15 +88,14 @@ def test_a_prompt_is_retired_at_its_pass_rate(right: tuple[bool, ...], retired: 
 
 
 def test_what_was_excluded_says_nothing_of_a_pass_rate() -> None:
+    def excluded(each: GradedTrajectory) -> GradedTrajectory:
+        return replace(each, trajectory=replace(each.trajectory, stop_reason="excluded"))
+
     right, wrong = group(0, True, False)
-    broken = replace(wrong, trajectory=replace(wrong.trajectory, stop_reason="excluded"))
     drawing = PromptSampler(problems(2), training(retire_at=1.0), 0)
-    drawing.retire([right, broken])
+    drawing.retire([right, excluded(wrong)])
     assert drawing.retired == 1
-    nothing = [
-        replace(each, trajectory=replace(each.trajectory, stop_reason="excluded")) for each in group(1, True, True)
-    ]
-    drawing.retire(nothing)
+    drawing.retire([*map(excluded, group(1, True, True))])
     assert drawing.retired == 1
 
 

@@ -95,7 +95,7 @@ class _WaitsForGpu(TorchDispatchMode):
         return result
 
 
-@pytest.mark.parametrize("words", [10, 1 << 20, 1 << 26])
+@pytest.mark.parametrize("words", [10, 1 << 20])
 def test_a_step_waits_for_its_digests_once_whatever_the_size_of_its_tensors(words: int) -> None:
     world = World(rank=0, size=1, device=torch.device("cuda"))
     assert usual_hash(world) == "gpu_tensor_hash"

@@ -12,6 +12,7 @@ import pytest
 import torch
 from tests.engine.pools import STARTED_WITH
 from tests.engine.scripted import ScriptedServer
+from tests.everyday import everyday
 from tests.trainer import runs
 
 from dagrpo.checkpoints.gather import GatheredWeights
@@ -65,7 +66,7 @@ def _hand_over(world: World, initial: Path, out: Path, road: str) -> None:
         loop.run(client.close())
 
 
-@pytest.mark.parametrize("road", [*EVENTS])
+@pytest.mark.parametrize("road", everyday(["tensors"], EVENTS))
 def test_both_ranks_return_gathered_weights_before_a_server_takes_its_cache_back(
     road: str, inputs: tuple[Path, Path], tmp_path: Path
 ) -> None:

@@ -21,30 +21,33 @@ from tests.trainer.updates import batch_of
 
 from dagrpo.trainer.batches.batch import Batch, TokenSequences
 from dagrpo.trainer.model.optimizer import decayed, warmed_up
-from dagrpo.trainer.model.policy import token_logprobs
+from dagrpo.trainer.model.policy import Policy, token_logprobs
+
+
+def _norm_of(policy: Policy, loss: torch.Tensor) -> float:
+    """Return the norm of a loss's gradient."""
+    loss.backward()  # type: ignore[no-untyped-call]
+    return float(torch.stack([p.grad.norm() for p in policy.parameters() if p.grad is not None]).norm())
+
+
+def _losses(policy: Policy, batch: Batch = BATCH, advantages: torch.Tensor = ADVANTAGES) -> torch.Tensor:
+    """Return the policy gradient's loss of each token."""
+    padded = batch.sequences.padded(range(8), 0, CPU)
+    return -token_logprobs(policy, padded, 1.0).logprobs * advantages[padded.rows]
 
 
 def test_the_first_update_is_the_policy_gradient_with_the_mean_over_tokens() -> None:
     policy = small_policy()
-    batch = BATCH.sequences.padded(range(8), 0, CPU)
-    loss = -(token_logprobs(policy, batch, 1.0).logprobs * ADVANTAGES[batch.rows]).sum() / sum(map(len, COMPLETIONS))
-    loss.backward()  # type: ignore[no-untyped-call]
-    norm = torch.stack([p.grad.norm() for p in policy.parameters() if p.grad is not None]).norm()
-    _, updated = update_once()
-    assert updated.grad_norm == pytest.approx(float(norm), rel=1e-4)
+    norm = _norm_of(policy, _losses(policy).mean())
+    assert update_once()[1].grad_norm == pytest.approx(norm, rel=1e-4)
 
 
 def test_the_first_update_of_gspo_is_the_policy_gradient_with_the_mean_over_sequences() -> None:
     policy = small_policy()
-    batch = BATCH.sequences.padded(range(8), 0, CPU)
-    per_token = -token_logprobs(policy, batch, 1.0).logprobs * ADVANTAGES[batch.rows]
-    means = torch.stack([part.mean() for part in torch.split(per_token, [len(c) for c in COMPLETIONS])])
-    means.mean().backward()  # type: ignore[no-untyped-call]
-    norm = torch.stack([p.grad.norm() for p in policy.parameters() if p.grad is not None]).norm()
-    _, whole = update_once(loss="gspo")
-    _, cut = update_once(loss="gspo", micro_batch_size=3)
-    assert whole.grad_norm == pytest.approx(float(norm), rel=1e-4)
-    assert cut.grad_norm == pytest.approx(float(norm), rel=1e-4)
+    means = [part.mean() for part in torch.split(_losses(policy), [len(c) for c in COMPLETIONS])]
+    norm = _norm_of(policy, torch.stack(means).mean())
+    for size in (256, 3):
+        assert update_once(loss="gspo", micro_batch_size=size)[1].grad_norm == pytest.approx(norm, rel=1e-4)
 
 
 def test_a_masked_token_between_two_turns_is_read_but_not_learned() -> None:
@@ -65,20 +68,13 @@ def test_a_masked_token_between_two_turns_is_read_but_not_learned() -> None:
 
 
 @pytest.mark.parametrize("micro_batch_size", [1, 3, 8])
-def test_the_samples_of_a_trajectory_are_one_sequence_to_weights(micro_batch_size: int) -> None:
+def test_the_samples_of_a_trajectory_are_one_sequence_to_weights_and_to_a_loss(micro_batch_size: int) -> None:
     policy = small_policy()
-    batch = SHARED.sequences.padded(range(8), 0, CPU)
-    per_token = -token_logprobs(policy, batch, 1.0).logprobs * SHARED_ADVANTAGES[batch.rows]
     tokens_of_each_trajectory = [3 + 1, 2, 4, 1, 2 + 3 + 2]
-    means = torch.stack([part.mean() for part in torch.split(per_token, tokens_of_each_trajectory)])
-    means.mean().backward()  # type: ignore[no-untyped-call]
-    norm = torch.stack([p.grad.norm() for p in policy.parameters() if p.grad is not None]).norm()
+    means = [part.mean() for part in torch.split(_losses(policy, SHARED, SHARED_ADVANTAGES), tokens_of_each_trajectory)]
+    norm = _norm_of(policy, torch.stack(means).mean())
     stats = small_update(small_policy(), micro_batch_size, {"aggregation": "seq-mean-token-mean"}, {}).run(0, SHARED)
-    assert stats.grad_norm == pytest.approx(float(norm), rel=1e-4)
-
-
-@pytest.mark.parametrize("micro_batch_size", [1, 3, 8])
-def test_the_samples_of_a_trajectory_are_one_sequence_to_a_loss(micro_batch_size: int) -> None:
+    assert stats.grad_norm == pytest.approx(norm, rel=1e-4)
     algorithm = {"loss": {"name": "tests.trainer.updates:SQUARES"}}
     stats = small_update(small_policy(), micro_batch_size, algorithm, {}).run(0, SHARED)
     assert stats.metrics["squares"] * 18 == pytest.approx(4**2 + 2**2 + 4**2 + 1**2 + 7**2)
@@ -106,9 +102,8 @@ def test_an_advantage_that_is_no_number_skips_the_update_also_of_a_loss_that_rea
         "teacher": {"source": "initial", "prompt": "with_solution"},
     }
     for found, skipped in ((BATCH.advantages, 0), (advantages, 1)):
-        assert (
-            small_update(small_policy(), 8, algorithm, {}).run(0, replace(batch, advantages=found)).skipped == skipped
-        )
+        stats = small_update(small_policy(), 8, algorithm, {}).run(0, replace(batch, advantages=found))
+        assert stats.skipped == skipped
 
 
 def test_logprobs_are_those_of_the_policy_that_sampled_also_with_several_mini_batches() -> None:

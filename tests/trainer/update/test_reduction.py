@@ -108,6 +108,7 @@ def test_by_default_only_gpus_add_up_at_once_and_cut_a_linear_head(section: Any)
     assert head_chunk_of(section(head_chunk_tokens=5), on_gpu=True, linear_head=False) == 5  # refused by the policy
 
 
+@pytest.mark.nightly
 def test_in_bfloat16_what_waits_is_added_up_in_float32(done: dict[str, Any]) -> None:
     """As without waiting: each micro-batch's gradient is rounded to bfloat16, and the sum is not."""
     once, often = (done[BFLOAT16][name]["seen"] for name in ("each_mini_batch", "each_micro_batch"))

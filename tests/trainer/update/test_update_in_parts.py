@@ -107,10 +107,8 @@ def test_the_gradient_in_double_is_that_of_one_big_batch_however_it_is_cut(aggre
 @pytest.mark.parametrize(
     ("loss", "selected"),
     [
-        (
-            {"name": "top_entropy", "share": 0.8},
-            8 + 6,
-        ),  # down to the quantile 0.2: the numbers 2 to 9 of 0 to 9, 2 to 7 of 0 to 7
+        # Down to the quantile 0.2: the numbers 2 to 9 of 0 to 9, 2 to 7 of 0 to 7.
+        ({"name": "top_entropy", "share": 0.8}, 8 + 6),
         ({"name": "kl_cov", "share": 0.3}, 3 + 2),
         ({"name": "clip_cov", "share": 0.3, "covariance_low": -1000.0, "covariance_high": 1000.0}, 3 + 2),
     ],
@@ -138,20 +136,13 @@ class _TooLarge(Policy):
     [
         (
             Budget(sequences=64),
-            "ran out of memory: lower runtime.training.micro_batch_size .it is 64., .* goes on from the last saved step",
+            "lower runtime.training.micro_batch_size .it is 64., .* goes on from the last saved step",
         ),
-        (
-            Budget(sequences=64, tokens=900),
-            "ran out of memory: lower runtime.training.micro_batch_tokens .it is 900., .* goes on from the last saved step",
-        ),
-        (
-            Budget(sequences=1),
-            r"ran out of memory: set runtime.training.activation_checkpointing to true, or runtime.training.head_chunk_tokens, .*"
-            r"more processes .runtime.training.processes.",
-        ),
+        (Budget(sequences=64, tokens=900), "lower runtime.training.micro_batch_tokens .it is 900., .* goes on from"),
+        (Budget(sequences=1), "set runtime.training.activation_checkpointing to true, or runtime.training.head_chunk"),
     ],
 )
 def test_running_out_of_memory_is_told_with_the_advice_that_helps(budget: Budget, advice: str) -> None:
-    with pytest.raises(UserError, match=advice) as caught:
+    with pytest.raises(UserError, match=f"ran out of memory: {advice}") as caught:
         small_update(_TooLarge(small_policy().model), budget, {}, {}).run(0, BATCH)
     assert isinstance(caught.value.__cause__, torch.OutOfMemoryError)

@@ -17,14 +17,20 @@ def test_the_divergence_is_measured_against_the_reference_and_zero_at_the_start(
     assert later.kl > 0.0
 
 
-class _Counted(Policy):
-    """A policy that counts how often it is run."""
+@dataclass(slots=True)
+class _Forwards:
+    """How often a policy was run."""
 
-    runs = 0
+    count: int = 0
 
-    def forward(self, *inputs: Any) -> Any:
-        self.runs += 1
-        return super().forward(*inputs)
+    @classmethod
+    def of(cls, policy: Policy) -> "_Forwards":
+        seen = cls()
+        policy.register_forward_hook(seen)
+        return seen
+
+    def __call__(self, *given: object) -> None:
+        self.count += 1
 
 
 @pytest.mark.parametrize("micro_batch_size", [1, 3, 8])
@@ -44,32 +50,17 @@ def test_a_penalty_in_the_reward_is_of_both_policies_before_the_update(micro_bat
 
 
 def test_a_penalty_in_the_reward_has_the_reference_run_once_and_the_divergence_measured() -> None:
-    reference = _Counted(small_policy().model)
+    reference = small_policy()
+    seen = _Forwards.of(reference)
     update = small_update(moved_policy(), 3, IN_THE_REWARD, {}, reference=reference)
     before = update.before(BATCH)
     assert before is not None
     assert before.reference_logprobs is not None
-    runs = reference.runs
+    count = seen.count
     stats = update.run(0, BATCH, before)
-    assert reference.runs == runs > 0
+    assert seen.count == count > 0
     assert stats.kl == pytest.approx(float((before.logprobs - before.reference_logprobs).mean()), rel=1e-5)
     assert stats.kl != 0.0
-
-
-@dataclass(slots=True)
-class _Forwards:
-    """How often a policy was run."""
-
-    count: int = 0
-
-    @classmethod
-    def of(cls, policy: Policy) -> "_Forwards":
-        seen = cls()
-        policy.register_forward_hook(seen)
-        return seen
-
-    def __call__(self, *given: object) -> None:
-        self.count += 1
 
 
 @pytest.mark.parametrize(
