@@ -18,7 +18,6 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 from dagrpo.cli.doctor import gpu_requirements, gpus
 from dagrpo.cli.doctor.finding import Finding
 from dagrpo.config.schema import Params
-from dagrpo.core.errors import UserError
 from dagrpo.trainer.config.runtime import Runtime
 from dagrpo.trainer.metrics.throughput import Arithmetic
 from dagrpo.utils.files import read_json, write_json
@@ -147,12 +146,8 @@ def test_the_table_is_the_one_written_by_hand(results: Path) -> None:
 def test_the_table_takes_the_place_of_the_one_before(tmp_path: Path) -> None:
     document = tmp_path / "benchmarks.md"
     document.write_text(f"before\n{table.BEGIN}\nold\n{table.END}\nafter\n")
-    for text in ("first", "second"):
-        table.put_into(document, text)
-    assert document.read_text() == f"before\n{table.BEGIN}\n\nsecond\n\n{table.END}\nafter\n"
-    document.write_text("no place")
-    with pytest.raises(UserError, match="has no place for the table"):
-        table.put_into(document, "third")
+    table.put_into(document, "first")
+    assert document.read_text() == f"before\n{table.BEGIN}\n\nfirst\n\n{table.END}\nafter\n"
 
 
 def test_the_time_is_divided_and_the_experiment_has_what_is_left(
@@ -198,27 +193,12 @@ def test_tests_that_were_all_skipped_did_not_pass(
     assert status.startswith("failed: ") is fails
 
 
-def test_a_part_that_takes_too_long_is_ended_and_says_so(tmp_path: Path) -> None:
+def test_a_part_that_takes_too_long_is_ended(tmp_path: Path) -> None:
     assert check.bounded([sys.executable, "-c", "import time; time.sleep(60)"], tmp_path / "log", 1.0) is None
-    assert check.bounded([sys.executable, "-c", "raise SystemExit(3)"], tmp_path / "log", 60.0) == 3
 
 
 def _check(folder: Path, *more: str) -> check.Check:
     return check.Check(check.parsed(["--out", str(folder), "--baseline", str(folder / "baseline.json"), *more]))
-
-
-def test_a_shape_is_written_when_it_is_measured_and_the_check_s_end_does_not_take_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def killed_at_the_second(self: check.Check, name: str, seconds: float) -> dict[str, Any]:
-        if name != "rl":
-            raise KeyboardInterrupt
-        return dict(CASE)
-
-    monkeypatch.setattr(check.Check, "_case", killed_at_the_second)
-    with pytest.raises(KeyboardInterrupt):
-        _check(tmp_path, "--parts", "shapes").run()
-    assert read_json(tmp_path / "baseline.json")["shapes"]["rl"]["tokens_per_second"] == 23_800
 
 
 @pytest.mark.parametrize(("mebibytes", "left_out"), [(24_564, {"rl_short", "sft_kept"}), (81_559, set[str]())])
@@ -241,7 +221,6 @@ def test_targets_stand_beside_what_was_measured() -> None:
     for baseline, cells in (
         (fast, ["25,001 tokens/s | yes |", "11.0 GiB | yes |", "31.0 s | no |"]),
         (slow, ["23,800 tokens/s | of an H100 |", "11.0 GiB | of an H100 |", f"not measured: `{targets.STEP}` |  |"]),
-        ({"machine": MACHINE}, ["not measured |  |", "not measured |  |", f"not measured: `{targets.STEP}` |  |"]),
     ):
         rows = list(targets.rows(baseline))[2:]
         assert [row.endswith(f"| {cell}") for row, cell in zip(rows, cells, strict=True)] == [True] * 3

@@ -10,26 +10,20 @@ import torch
 from tests.engine.batches import batch
 from tests.gpu.conftest import CACHE_TOKENS, ONE, as_trained
 from tests.trainer import runs
+from tests.trainer.checks.probes import probe_on
 
 from dagrpo.checkpoints.tensors import StateTensors, Tensors, total_bytes
-from dagrpo.checkpoints.tokenizers import load_tokenizer
 from dagrpo.core.types import Completion
-from dagrpo.data.schema import to_table
 from dagrpo.engine.pool import ServerPool
 from dagrpo.engine.sglang.digests import counterparts
 from dagrpo.rollout.config import Rollout
-from dagrpo.rollout.prompts import PromptRenderer
-from dagrpo.trainer.batches.micro_batches import Budget
-from dagrpo.trainer.checks.logprob_agreement import LARGEST_MEAN_DIFFERENCE, PROBED_OUTSIDE, Probe, outside_share
+from dagrpo.trainer.checks.logprob_agreement import LARGEST_MEAN_DIFFERENCE, PROBED_OUTSIDE, outside_share
 from dagrpo.trainer.checks.weight_sync import COMPARED, WeightSyncCheck
 from dagrpo.trainer.config.checks import Gates
-from dagrpo.trainer.config.training import Training
 from dagrpo.trainer.model.fsdp import load_policy
 from dagrpo.trainer.model.policy import token_logprobs
-from dagrpo.trainer.sampling.prompt_sampler import read_training_prompts
 from dagrpo.utils.distributed import single_process
 from dagrpo.utils.files import read_json
-from dagrpo.utils.tables import write_parquet
 
 pytestmark = [pytest.mark.gpu, ONE]
 LARGEST_OUTSIDE = 0.15  # of tokens beyond 0.1 nats; 8% was seen of a healthy model (see agreement.py)
@@ -54,23 +48,9 @@ def test_engine_and_trainer_agree_in_bfloat16_within_the_band_of_the_gate(engine
 
 
 def test_the_gates_of_a_run_pass(engine: ServerPool, initial: Path, tmp_path: Path) -> None:
-    write_parquet(tmp_path / "train.parquet", to_table([runs.task_row(number) for number in range(4)]))
-    rollout, world = Rollout(dtype="bfloat16"), single_process()
-    problems = read_training_prompts(
-        tmp_path / "train.parquet", PromptRenderer(load_tokenizer(initial), rollout), Training(prompts_per_step=4)
-    )
-    probe = Probe(
-        Gates(),
-        rollout,
-        problems,
-        dtype="bfloat16",
-        policy=load_policy(initial, world, dtype=torch.bfloat16),
-        budget=Budget(sequences=8),
-        pad_token_id=0,
-        state=tmp_path / "state",
-        seed=7,
-        world=world,
-    )
+    policy = load_policy(initial, single_process(), dtype=torch.bfloat16)
+    rows = [runs.task_row(number) for number in range(4)]
+    probe = probe_on(initial, policy, rows, tmp_path / "state", Rollout(dtype="bfloat16"))
     assert probe.check(engine, 0)[PROBED_OUTSIDE] <= 0.5
 
 

@@ -1,7 +1,7 @@
 """One real server for several runs of the trainer, which starts one for each by itself."""
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from dagrpo.engine import open_engine
@@ -13,12 +13,9 @@ def lending(pool: ServerPool) -> Any:
     """An opener that hands out the pool, which loads the weights of the run first."""
 
     @contextmanager
-    def lent(**told: Any) -> Iterator[RolloutEngine]:
+    def open_it(*_: object, **told: Any) -> Iterator[RolloutEngine]:
         pool.load(told["weights"], told["version"])
         yield pool
-
-    def open_it(*_: object, **told: Any) -> AbstractContextManager[RolloutEngine]:
-        return lent(**told)
 
     return open_it
 

@@ -13,7 +13,7 @@ import threading
 import time
 from array import array
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from multiprocessing import get_context
 from multiprocessing.connection import wait
@@ -34,7 +34,6 @@ from dagrpo.checkpoints.sharded import read_weights
 from dagrpo.checkpoints.source import open_tensors
 from dagrpo.checkpoints.tensors import Tensors
 from dagrpo.config.overlay import merged
-from dagrpo.core.section import HeadDtype
 from dagrpo.core.types import Completion, Row, SamplingRequest, ScoringRequest
 from dagrpo.data.prepare import passages_table
 from dagrpo.data.schema import to_table
@@ -47,7 +46,7 @@ from dagrpo.rewards.config import Reward
 from dagrpo.rollout.config import Rollout
 from dagrpo.trainer.config.runtime import Runtime
 from dagrpo.trainer.config.training import Training
-from dagrpo.trainer.run import HeldOutSplits, Report, TrainingRun, no_report
+from dagrpo.trainer.run import HeldOutSplits, Report, TrainingRun, files_in, no_report
 from dagrpo.trainer.training import train
 from dagrpo.utils.child_variables import LOOPBACK
 from dagrpo.utils.distributed import RENDEZVOUS, World, process_group, single_process
@@ -58,7 +57,7 @@ SHAPE = Fresh(
     hidden_size=16,
     num_hidden_layers=2,
     num_attention_heads=4,
-    num_key_value_heads=1,
+    num_key_value_heads=1,  # 4 rows: the last of three processes holds none of them
     intermediate_size=32,
     max_position_embeddings=128,
 )
@@ -176,33 +175,24 @@ class WaitingEngine(ScriptedEngine):
         return super().generate(requests, **how)
 
 
-def opener(asked: list[str], kind: type[ScriptedEngine] = ScriptedEngine) -> EngineOpener:
-    """Opens scripted engines, which note in `asked` what they are asked."""
+def opener(asked: list[str], kind: type[ScriptedEngine] = ScriptedEngine) -> Any:
+    """Return what opens scripted engines, which note in `asked` what they are asked."""
 
     @contextmanager
-    def opened(model: Path, weights: Tensors | None, version: str, adapter: Adapter | None) -> Iterator[ScriptedEngine]:
-        engine = kind(model, asked)
-        if adapter is None:
-            engine.load(open_tensors(model) if weights is None else weights, version)
-        else:
-            assert weights is not None
-            engine.serve(weights, adapter, version)
-        yield engine
-
     def open_engine(
         model: Path,
-        config: Any,
-        log: Path,
-        *,
-        dtype: str,
-        deterministic: bool,
-        head_dtype: HeadDtype = None,
+        *_: object,
         weights: Tensors | None = None,
         version: str = "initial",
-        keep_pictures: bool = False,
         adapter: Adapter | None = None,
-    ) -> AbstractContextManager[ScriptedEngine]:
-        return opened(model, weights, version, adapter)
+        **options: object,
+    ) -> Iterator[ScriptedEngine]:
+        engine, weights = kind(model, asked), open_tensors(model) if weights is None else weights
+        if adapter is None:
+            engine.load(weights, version)
+        else:
+            engine.serve(weights, adapter, version)
+        yield engine
 
     return open_engine
 
@@ -266,22 +256,11 @@ def training_run(
             {"components": {"accuracy": {}, "overlong": {"weight": 1.0, "buffer": 5}}, "permuted": permuted}
         ),
         algorithm=Algorithm(),
-        training=Training.model_validate(
-            {
-                "steps": steps,
-                "prompts_per_step": 4,
-                "samples_per_prompt": 4,
-                "learning_rate": 1e-2,
-                "learning_rate_warmup_steps": 2,
-            }
+        training=Training(
+            steps=steps, prompts_per_step=4, samples_per_prompt=4, learning_rate=1e-2, learning_rate_warmup_steps=2
         ),
         runtime=Runtime.model_validate({"training": {"save_every": 2, **runtime}}),
-        state=state,
-        server_log=out / "server.log",
-        policy=out / "policy",
-        metrics=out / "metrics.parquet",
-        rollouts=out / "rollouts" / "manifest.json",
-        held_out=out / "held_out.parquet",
+        **files_in(out) | {"state": state},
     )
 
 

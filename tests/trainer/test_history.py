@@ -12,7 +12,6 @@ import torch
 from tests.trainer.attempts import attempt, scored, written
 from tests.trainer.computed import COMPUTED
 
-from dagrpo.core.errors import UserError
 from dagrpo.core.trajectory import GradedTrajectory
 from dagrpo.rollout.table import without_discarded
 from dagrpo.trainer.batches.rollouts import Rollouts
@@ -123,12 +122,6 @@ def test_what_a_part_of_a_step_was_waited_for_is_not_counted_twice(monkeypatch: 
     clock.lap("rollout")
     clock.split("rollout", "rewards", 2.0)
     assert clock.laps == {"timing/gates_seconds": 1.0, "timing/rollout_seconds": 3.0, "timing/rewards_seconds": 2.0}
-
-
-def test_a_missing_step_is_an_error_and_not_a_gap(tmp_path: Path) -> None:
-    record = _recorded(tmp_path / "state", 2)
-    with pytest.raises(UserError, match=r"step_00003\.json is missing"):
-        record.write_metrics(3, tmp_path / "metrics.parquet")
 
 
 def test_the_folder_of_rollouts_has_the_steps_asked_for_and_lists_them(tmp_path: Path) -> None:

@@ -53,11 +53,6 @@ def test_a_program_that_fails_in_most_attempts_is_told_once_and_counted_at_the_e
     assert rows["attempts whose program failed, last 10 steps"] == "75.0%"
 
 
-def test_a_program_that_never_fails_is_no_row_at_the_end(inputs: tuple[Path, Path], tmp_path: Path) -> None:
-    _, reported = runs.execute(_run(inputs, tmp_path, "none"))
-    assert not any("program" in row for row, _ in rows_to_show([metrics for _, metrics in reported]))
-
-
 def test_a_step_in_which_every_attempt_has_failed_stops_the_run(inputs: tuple[Path, Path], tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"step 1: the agent's program failed in every one of 16 attempts: .*dead"):
         runs.execute(_run(inputs, tmp_path, "all"))

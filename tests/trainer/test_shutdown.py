@@ -59,23 +59,6 @@ def test_sampling_is_broken_off_and_the_steps_before_it_are_saved(
     assert runs.bytes_of(run) == runs.bytes_of(whole)
 
 
-@pytest.mark.nightly
-def test_prompts_of_a_step_that_was_broken_off_are_drawn_again(inputs: Inputs, tmp_path: Path) -> None:
-    """Where each step draws more prompts than its batch has, so that a state has to tell how far the run has come."""
-
-    def drawing_more(name: str) -> TrainingRun:
-        run = runs.training_run(inputs, tmp_path / name / "state", tmp_path / name, steps=4, save_every=100)
-        return runs.changed(run, training={"dynamic_sampling": {"oversampling": 1.5}})
-
-    whole, run = drawing_more("whole"), drawing_more("told")
-    runs.execute(whole)
-    with pytest.raises(Terminated):
-        runs.execute(run, ToldWhileSampling)
-    assert _states(run) == ["step_00002"]
-    runs.execute(run)
-    assert runs.bytes_of(run) == runs.bytes_of(whole)
-
-
 @pytest.mark.parametrize(
     ("number", "raised"),
     everyday([(signal.SIGTERM, Terminated)], [(signal.SIGTERM, Terminated), (signal.SIGINT, KeyboardInterrupt)]),

@@ -176,20 +176,6 @@ def test_a_step_whose_gradient_is_not_finite_is_skipped_and_the_same_after_an_in
     assert runs.bytes_of(halved) == runs.bytes_of(whole)
 
 
-@pytest.mark.nightly
-def test_too_many_of_them_in_a_row_end_the_run_and_again_after_a_resume_and_keep_the_rollouts(
-    inputs: Inputs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = _run(inputs, tmp_path, skipped_steps=1)
-    for broken in ({2, 3}, {1}):  # the second time from the state of step 2, which is the first of the two
-        _break(monkeypatch, broken)
-        with pytest.raises(UserError, match=r"step 3: .* not finite in 2 steps in a row, and .*skipped_steps allows 1"):
-            runs.execute(run)
-    kept = read_parquet(run.state / "refused" / "rollouts_step_00003.parquet")
-    assert set(kept["step"].to_pylist()) == {3}
-    assert kept.num_rows == 16
-
-
 def test_a_run_that_learns_nothing_ends_where_it_is_told_to(inputs: Inputs, tmp_path: Path) -> None:
     run = _run(inputs, tmp_path, steps_in_a_row=2, missing_answers=0.5, learns_nothing="refuse")
     with pytest.raises(UserError, match=r"step 2: for 2 steps \d+% of the completions have no answer to read"):

@@ -38,7 +38,7 @@ def _metrics(**own: float) -> dict[str, float]:
 def _said(capsys: pytest.CaptureFixture[str], steps: int, **own: float) -> list[str]:
     watched = NoSignal(Gates(), seed=3, max_new_tokens=20)
     for step in range(1, steps + 1):
-        watched.counted(_metrics(**own))
+        watched.count(_metrics(**own))
         watched.check(step)
     return capsys.readouterr().err.splitlines()
 
@@ -78,7 +78,7 @@ def test_one_problem_whose_samples_differ_begins_the_count_anew_and_a_share_that
     shares = [{"rollout/groups_without_advantage": share} for share in (1.0, 1.0, 0.97, 1.0)]
     for limit, counts in ((1.0, [1, 2, 0, 1]), (None, [0] * 4)):
         watched = NoSignal(Gates(without_advantage=limit), seed=3, max_new_tokens=20)
-        assert [watched.counted(_metrics(**own))[METRIC] for own in shares] == counts
+        assert [watched.count(_metrics(**own))[METRIC] for own in shares] == counts
 
 
 def test_one_number_that_is_not_finite_is_enough() -> None:

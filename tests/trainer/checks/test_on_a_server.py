@@ -8,30 +8,25 @@ import pytest
 import torch
 from tests.engine.pools import pool_over
 from tests.trainer import runs
+from tests.trainer.checks.probes import probe_on
 
 from dagrpo.checkpoints.config import Checkpoint
 from dagrpo.checkpoints.convert import convert
 from dagrpo.checkpoints.source import open_tensors
 from dagrpo.checkpoints.tensors import StateTensors
-from dagrpo.checkpoints.tokenizers import load_tokenizer
 from dagrpo.core.errors import UserError
-from dagrpo.data.schema import to_table
 from dagrpo.engine import sglang
 from dagrpo.engine.pool import ServerPool
 from dagrpo.engine.sglang.connect import open_sglang
 from dagrpo.engine.sglang.digests import counterparts
 from dagrpo.engine.sglang.server import SGLangServer
 from dagrpo.rollout.config import Rollout
-from dagrpo.rollout.prompts import PromptRenderer
-from dagrpo.trainer.batches.micro_batches import Budget
 from dagrpo.trainer.checks.logprob_agreement import PROBED_LARGEST, PROBED_OUTSIDE, Probe
 from dagrpo.trainer.checks.weight_sync import COMPARED, WeightSyncCheck
 from dagrpo.trainer.config.checks import Gates
-from dagrpo.trainer.config.training import Training
 from dagrpo.trainer.model.fsdp import load_policy
-from dagrpo.trainer.sampling.prompt_sampler import read_training_prompts
 from dagrpo.utils.distributed import single_process
-from dagrpo.utils.tables import read_parquet, write_parquet
+from dagrpo.utils.tables import read_parquet
 
 pytestmark = pytest.mark.server
 State = dict[str, torch.Tensor]
@@ -59,27 +54,8 @@ def engine(fresh_server: SGLangServer, fresh_model: Path, weights: State) -> Ite
 
 @pytest.fixture
 def probe_of(initial: Path, tmp_path: Path) -> Callable[[Rollout], Probe]:
-    write_parquet(tmp_path / "train.parquet", to_table([runs.task_row(number) for number in range(4)]))
-
-    def make(rollout: Rollout) -> Probe:
-        problems = read_training_prompts(
-            tmp_path / "train.parquet", PromptRenderer(load_tokenizer(initial), rollout), Training(prompts_per_step=4)
-        )
-        world = single_process()
-        return Probe(
-            Gates(),
-            rollout,
-            problems,
-            dtype="float32",
-            policy=load_policy(initial, world),
-            budget=Budget(sequences=8),
-            pad_token_id=0,
-            state=tmp_path / "state",
-            seed=7,
-            world=world,
-        )
-
-    return make
+    rows = [runs.task_row(number) for number in range(4)]
+    return lambda rollout: probe_on(initial, load_policy(initial, single_process()), rows, tmp_path / "state", rollout)
 
 
 def test_a_healthy_weight_sync_passes_with_every_tensor_known(engine: ServerPool, weights: State) -> None:

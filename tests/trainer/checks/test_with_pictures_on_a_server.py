@@ -6,23 +6,19 @@ from pathlib import Path
 import pytest
 import torch
 from tests.trainer import runs, vision
+from tests.trainer.checks.probes import probe_on
 
 from dagrpo.checkpoints.gather import GatheredWeights
 from dagrpo.checkpoints.source import open_tensors
 from dagrpo.checkpoints.tensors import StateTensors
-from dagrpo.checkpoints.tokenizers import load_tokenizer
 from dagrpo.core.errors import UserError
-from dagrpo.core.trajectory import Prompt
 from dagrpo.engine import sglang
 from dagrpo.engine.pool import ServerPool
 from dagrpo.engine.sglang.connect import open_sglang
 from dagrpo.engine.sglang.digests import counterparts
 from dagrpo.models.config import Fresh, Model
 from dagrpo.models.make import make_model
-from dagrpo.models.pictures import PictureProcessor
 from dagrpo.rollout.config import Rollout
-from dagrpo.rollout.prompts import PromptRenderer
-from dagrpo.trainer.batches.micro_batches import Budget
 from dagrpo.trainer.checks.logprob_agreement import PROBED_LARGEST, PROBED_OUTSIDE, Probe
 from dagrpo.trainer.checks.weight_sync import COMPARED, WeightSyncCheck
 from dagrpo.trainer.config.checks import Gates
@@ -68,25 +64,9 @@ def policy(model: Path) -> Policy:
 
 @pytest.fixture
 def probe(model: Path, policy: Policy, tmp_path: Path) -> Probe:
-    rollout, world = Rollout(), single_process()
-    return Probe(
-        Gates(),
-        rollout,
-        [_problem(model, rollout, number) for number in range(4)],
-        dtype="float32",
-        policy=policy,
-        budget=Budget(sequences=8),
-        pad_token_id=0,
-        state=tmp_path / "state",
-        seed=7,
-        world=world,
-    )
-
-
-def _problem(model: Path, rollout: Rollout, number: int) -> Prompt:
-    """A question with a picture of its own."""
-    prompts = PromptRenderer(load_tokenizer(model), rollout, PictureProcessor.of(model))
-    return prompts.prompt(number, runs.example_with_pictures(number, vision.picture(number, 56, 84)))
+    """Four questions, each with a picture."""
+    rows = [runs.example_with_pictures(number, vision.picture(number, 56, 84)) for number in range(4)]
+    return probe_on(model, policy, rows, tmp_path / "state", Rollout())
 
 
 def test_every_tensor_of_the_tower_and_of_the_language_model_is_compared(engine: ServerPool, weights: State) -> None:

@@ -193,16 +193,6 @@ def test_patience_needs_evaluations() -> None:
         parse({"training": {"patience": 2, "evaluate_every": 10, "steps": 20}})
 
 
-def test_a_run_that_died_before_it_wrote_an_evaluation_goes_on(
-    inputs: Inputs, splits: tuple[HeldOutSplits, ...], tmp_path: Path
-) -> None:
-    runs.execute(evaluating(inputs, splits[:1], tmp_path, tmp_path / "state", steps=2, every=1, patience=1), RisingOnce)
-    (tmp_path / "state" / "held_out" / "step_00002.json").unlink()
-    longer = evaluating(inputs, splits[:1], tmp_path, tmp_path / "state", steps=8, every=1, patience=2)
-    runs.execute(longer, RisingOnce)
-    assert read_parquet(longer.metrics)["step"].to_pylist() == [1, 2, 3]
-
-
 def test_a_split_that_is_all_trained_on_is_refused(inputs: Inputs, tmp_path: Path) -> None:
     splits = runs.held_out_splits(tmp_path, "sums", [1])
     with pytest.raises(UserError, match=r"test.parquet has only problems that are also in the train split"):

@@ -5,7 +5,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 import torch
 from tests import pictures
@@ -34,7 +33,7 @@ from dagrpo.trainer.sampling.teacher import (
     teacher_metrics,
 )
 from dagrpo.utils.distributed import single_process
-from dagrpo.utils.tables import read_parquet, write_parquet
+from dagrpo.utils.tables import read_parquet
 from dagrpo_replay.half_steps import RolloutHalf, update_from
 from dagrpo_replay.recomputation import replay
 from dagrpo_replay.recorded_run import unfinished
@@ -133,18 +132,6 @@ def test_the_halves_of_a_step_are_those_of_a_whole_one(
     assert _tables(run)[1].read_bytes() == _tables(whole)[1].read_bytes()
     ((_, figures),) = update_from(run, _tables(run), None, single_process())
     assert figures["policy/grad_norm"] == read_parquet(whole.metrics)["policy/grad_norm"].to_pylist()[0]
-
-
-def test_rollouts_without_a_teacher_are_refused_where_one_is_learned_from(
-    inputs: Inputs, teacher: Path, whole: TrainingRun, tmp_path: Path
-) -> None:
-    table = read_parquet(_tables(whole)[1])
-    place = table.column_names.index("teacher_logprobs")
-    nothing = pa.array([[]] * len(table), pa.list_(pa.float32()))
-    table = table.set_column(place, table.schema.field(place), nothing)
-    write_parquet(tmp_path / "step_00001.parquet", table)
-    with pytest.raises(UserError, match=r"The rollouts of step 1 have no teacher_logprobs, which algorithm\.loss on_p"):
-        [*update_from(_run(inputs, teacher, tmp_path), {1: tmp_path / "step_00001.parquet"}, None, single_process())]
 
 
 PROMPT = (5, 6)

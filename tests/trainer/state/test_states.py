@@ -210,3 +210,15 @@ def test_a_state_is_set_aside_under_a_name_that_nothing_has(tmp_path: Path) -> N
     (tmp_path / "damaged_step_00001_1").symlink_to("nowhere")
     assert states.latest(tmp_path, 99) is None
     assert (tmp_path / "damaged_step_00001_2").is_dir()
+
+
+def test_a_link_in_a_states_place_is_removed_and_what_it_leads_to_stays(tmp_path: Path) -> None:
+    root, theirs = tmp_path / "state", tmp_path / "theirs"
+    theirs.mkdir()
+    (theirs / "precious").write_text("precious")
+    for step in (2, 3):
+        (root / f"step_{step:05d}").mkdir(parents=True)
+    (root / "step_00001").symlink_to(theirs)
+    states.prune(root, 9, 2)
+    assert sorted(path.name for path in root.iterdir()) == ["step_00002", "step_00003"]
+    assert (theirs / "precious").exists()

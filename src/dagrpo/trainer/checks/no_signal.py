@@ -81,7 +81,7 @@ class NoSignal:
         self._max_new_tokens = max_new_tokens
         self._rows: dict[str, list[Mapping[str, float]]] = {each.count: [] for each in WATCHED}
 
-    def counted(self, metrics: Mapping[str, float]) -> dict[str, float]:
+    def count(self, metrics: Mapping[str, float]) -> dict[str, float]:
         """Return the metrics of the next step with its counts: for each watched share, the steps in a row above its limit."""
         for each in WATCHED:
             row, limit = self._rows[each.count], self._limit(each)

@@ -119,7 +119,7 @@ class CheckSuite:
     def count(self, metrics: Mapping[str, float]) -> dict[str, float]:
         """Return the next step's metrics with the counts over steps; the step may have finished before this execution."""
         self._skipped.count(metrics)
-        return self._no_signal.counted(metrics)
+        return self._no_signal.count(metrics)
 
     def after_record(self, step: int, rollouts: pa.Table) -> None:
         """Check the counts after `step` (1-based) was recorded, counted and reported."""

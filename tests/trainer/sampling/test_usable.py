@@ -1,5 +1,6 @@
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from tests.trainer.attempts import attempt, written
@@ -7,7 +8,13 @@ from tests.trainer.attempts import attempt, written
 from dagrpo.core.errors import UserError
 from dagrpo.core.trajectory import Trajectory
 from dagrpo.rollout.sampling import Sampling
-from dagrpo.trainer.sampling.usable import require_distinct_seeds, require_no_impossible_group
+from dagrpo.trainer.sampling.usable import (
+    FIRST_STEPS,
+    require_calls,
+    require_distinct_seeds,
+    require_no_impossible_group,
+    require_usable,
+)
 
 SAMPLING = Sampling(samples=4, temperature=1.0, top_p=1.0, top_k=-1, max_new_tokens=8, lockstep=True)
 
@@ -66,3 +73,40 @@ def test_where_the_distribution_is_cut_off_only_the_logprobs_of_what_is_left_tel
     require_no_impossible_group(group, 4, sampling, 1e-6, 2)
     with pytest.raises(UserError, match="all 4 samples at row 3"):
         require_no_impossible_group(group, 4, replace(sampling, support=True), 1e-6, 2)
+
+
+def _of_row_17(**changes: Any) -> Trajectory:
+    return attempt(17, written([8]), **changes)
+
+
+def _excluded(fault: str) -> Trajectory:
+    return _of_row_17(stop_reason="excluded", fault=fault)
+
+
+def test_up_to_the_share_that_is_allowed_may_be_excluded_and_faults_of_more_are_told() -> None:
+    require_usable([_excluded("no server"), *[_of_row_17()] * 9], 0.1, 3)
+    require_usable([_of_row_17()], 0.0, 3)
+    faults = ["no server", "search:\ntimed out", "no server", "", "one more"]
+    most = r"'no server' \(2 times\); 'search: timed out' \(1 times\); 'no fault is named' \(1 times\)\."
+    with pytest.raises(UserError, match=rf"step 3: 5 of 10 trajectories were excluded, .* allows 25%: {most}"):
+        require_usable([*map(_excluded, faults), *[_of_row_17()] * 5], 0.25, 3)
+
+
+def test_a_step_without_a_single_trajectory_to_learn_from_is_refused() -> None:
+    nothing = _of_row_17(samples=(), stop_reason="max_tokens")
+    with pytest.raises(UserError, match=r"step 3: there is nothing to learn from.*excluded, max_tokens"):
+        require_usable([nothing, _excluded("no server")], 1.0, 3)
+    require_usable([nothing, _of_row_17()], 0.0, 3)
+
+
+def test_a_call_that_the_format_lost_names_the_row() -> None:
+    with pytest.raises(UserError, match="step 3: the chat format lost 2 tool calls in an attempt at row 17"):
+        require_usable([_of_row_17(), _of_row_17(dropped_calls=2)], 1.0, 3)
+
+
+def test_tools_that_no_trajectory_has_called_in_the_first_steps_stop_the_run() -> None:
+    require_calls([0.0] * (FIRST_STEPS - 1), ["calculator"], FIRST_STEPS - 1)
+    require_calls([0.0, 0.25, *[0.0] * 7], ["calculator"], 9)
+    require_calls([0.0] * 9, [], 9)
+    with pytest.raises(UserError, match=r"step 5: the task offers tools \(calculator, search\)"):
+        require_calls([0.0] * 5, ["calculator", "search"], 5)
