@@ -15,39 +15,29 @@ class DynamicSampling(Section):
 
     max_rounds: Annotated[int, Field(ge=1, le=MOST_ROUNDS)] = Field(
         1,
-        description=(
-            "Most rounds of sampling in a step. Another round samples new prompts while the batch lacks groups "
-            "whose samples differ. After the last round, groups without a difference fill the batch; a step that "
-            "finds no group with one ends the run."
-        ),
+        description="Most rounds of sampling in a step. Another round samples new prompts while the batch lacks groups "
+        "whose samples differ. After the last round, groups without a difference fill the batch; a step that "
+        "finds no group with one ends the run.",
     )
     oversampling: Annotated[float, Field(ge=1, le=100)] = Field(
         1.0,
-        description=(
-            "Prompts that a round samples for each group that the batch lacks; surplus groups are discarded (DAPO: 3)."
-        ),
+        description="Prompts that a round samples for each group that the batch lacks; surplus groups are discarded (DAPO: 3).",
     )
     spread_of: Literal["reward", "accuracy"] | None = Field(
         "reward",
-        description=(
-            "Value that must differ between the samples of a prompt: the reward, or whether the answer is right "
-            "(DAPO). null: none, so that max_aborts alone decides which prompts are in the batch."
-        ),
+        description="Value that must differ between the samples of a prompt: the reward, or whether the answer is right "
+        "(DAPO). null: none, so that max_aborts alone decides which prompts are in the batch.",
     )
     max_aborts: Annotated[int, Field(ge=0, le=1000)] = Field(
         0,
-        description=(
-            "Times in a row that the group of a prompt may be aborted. Above 0, a round ends as soon as the "
-            "batch is full: unfinished groups are aborted, and the next step samples their prompts first. A "
-            "prompt that has been aborted this often is waited for. 0: a round waits for its longest completion."
-        ),
+        description="Times in a row that the group of a prompt may be aborted. Above 0, a round ends as soon as the "
+        "batch is full: unfinished groups are aborted, and the next step samples their prompts first. A "
+        "prompt that has been aborted this often is waited for. 0: a round waits for its longest completion.",
     )
     partial_rollouts: bool = Field(
         False,
-        description=(
-            "Continue aborted answers in the next step by their tokens, with the weights of then, instead of starting "
-            "again: an answer has tokens of at most max_aborts + 1 policies. Attempts with tools or a simulated user start again."
-        ),
+        description="Continue aborted answers in the next step by their tokens, with the weights of then, instead of starting "
+        "again: an answer has tokens of at most max_aborts + 1 policies. Attempts with tools or a simulated user start again.",
     )
 
     @property

@@ -28,20 +28,16 @@ class Lora(Section):
 
     rank: Annotated[int, Field(ge=0, le=4096)] = Field(
         0,
-        description=(
-            "Rank of the LoRA adapter, which is trained while the weights stay frozen. 0: no adapter; the "
-            "weights are trained."
-        ),
+        description="Rank of the LoRA adapter, which is trained while the weights stay frozen. 0: no adapter; the "
+        "weights are trained.",
     )
     alpha: Annotated[int, Field(ge=1, le=65_536)] = Field(
         32, description="Scale of the adapter: alpha / rank times the product of its two matrices is added to a weight."
     )
     target_modules: Annotated[list[ModuleName], Field(max_length=1000)] | None = Field(
         None,
-        description=(
-            "Linear layers that get an adapter, by name or its end, such as q_proj. null: all of the language "
-            "model but its head."
-        ),
+        description="Linear layers that get an adapter, by name or its end, such as q_proj. null: all of the language "
+        "model but its head.",
     )
     vision: bool = Field(False, description="Give the layers of a trained vision tower an adapter as well.")
 
@@ -75,11 +71,9 @@ class TrainedLora(Lora):
 
     serving: Literal["merged", "adapter"] = Field(
         "merged",
-        description=(
-            "Weights that the engine gets after each step. merged: all weights with the adapter added. adapter: "
-            "the adapter alone, which the engine applies to the weights that it started with; logprobs differ by "
-            "rounding."
-        ),
+        description="Weights that the engine gets after each step. merged: all weights with the adapter added. adapter: "
+        "the adapter alone, which the engine applies to the weights that it started with; logprobs differ by "
+        "rounding.",
     )
 
     @model_validator(mode="after")

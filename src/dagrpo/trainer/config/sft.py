@@ -38,10 +38,8 @@ class Sft(Section):
     )
     dtype: Literal["float32", "bfloat16"] = Field(
         "float32",
-        description=(
-            "Type in which the policy is computed. Weights, gradients, the optimizer's update, softmax and loss are always "
-            "float32. On a GPU, bfloat16 is several times faster."
-        ),
+        description="Type in which the policy is computed. Weights, gradients, the optimizer's update, softmax and loss are always "
+        "float32. On a GPU, bfloat16 is several times faster.",
     )
     moments_dtype: MomentsDtype = Field("float32", description=MOMENTS)
     vision: Literal["frozen", "trained"] = Field(

@@ -29,10 +29,8 @@ if TYPE_CHECKING:
 class Training(Section):
     backend: Annotated[Choice, Chosen(BACKENDS)] = Field(
         Choice(name="fsdp"),
-        description=(
-            "Program that trains the policy. fsdp: the trainer of this package. Or an installed backend, or an "
-            "import path."
-        ),
+        description="Program that trains the policy. fsdp: the trainer of this package. Or an installed backend, or an "
+        "import path.",
     )
     steps: Annotated[int, Field(ge=1, le=MOST_STEPS)] = Field(120, description="GRPO steps: sample, grade, update.")
     prompts_per_step: Annotated[int, Field(ge=1, le=LARGEST_BATCH)] = Field(
@@ -46,10 +44,8 @@ class Training(Section):
     )
     staleness: Annotated[int, Field(ge=0, le=8)] = Field(
         0,
-        description=(
-            "Steps that the policy is ahead of the weights that sampled its batch. Above 0, the engine samples "
-            "during the update: 1 makes a run faster; more only shows what staleness costs."
-        ),
+        description="Steps that the policy is ahead of the weights that sampled its batch. Above 0, the engine samples "
+        "during the update: 1 makes a run faster; more only shows what staleness costs.",
     )
     learning_rate: Annotated[float, Field(gt=0, le=10)] = Field(1e-4, description="Peak learning rate of AdamW.")
     learning_rate_warmup_steps: Annotated[int, Field(ge=0, le=MOST_STEPS)] = Field(
@@ -59,17 +55,13 @@ class Training(Section):
     max_grad_norm: Annotated[float, Field(gt=0, le=1e9)] = Field(1.0, description="Clip gradients to this norm.")
     dtype: Literal["float32", "bfloat16", "float16"] = Field(
         "float32",
-        description=(
-            "Type in which the policy and its reference compute the update. Weights, gradients, the "
-            "optimizer's update, softmax and loss are always float32. With float16 the loss is scaled to keep gradients in range."
-        ),
+        description="Type in which the policy and its reference compute the update. Weights, gradients, the "
+        "optimizer's update, softmax and loss are always float32. With float16 the loss is scaled to keep gradients in range.",
     )
     moments_dtype: MomentsDtype = Field("float32", description=MOMENTS)
     vision: Literal["frozen", "trained"] = Field(
         "trained",
-        description=(
-            "Train the vision tower of a model that has one, with its projector, or freeze both, which is faster."
-        ),
+        description="Train the vision tower of a model that has one, with its projector, or freeze both, which is faster.",
     )
     vision_learning_rate: Annotated[float, Field(gt=0, le=10)] | None = Field(
         None, description="Peak learning rate of a trained vision tower. null: learning_rate."
@@ -80,9 +72,7 @@ class Training(Section):
     )
     order: Literal["shuffled", "easy_first"] = Field(
         "shuffled",
-        description=(
-            "Order of the problems in each epoch. easy_first: by falling pass rate, equal ones shuffled (a curriculum)."
-        ),
+        description="Order of the problems in each epoch. easy_first: by falling pass rate, equal ones shuffled (a curriculum).",
     )
     min_pass_rate: Share = Field(0.0, description="Leave out problems with a known pass rate below this.")
     max_pass_rate: Share = Field(1.0, description="Leave out problems with a known pass rate above this.")
@@ -91,45 +81,33 @@ class Training(Section):
     )
     zero_variance_filter: bool = Field(
         False,
-        description=(
-            "Leave groups with equal rewards out of the update: they count in no mean of the loss or its terms "
-            "(ScaleRL)."
-        ),
+        description="Leave groups with equal rewards out of the update: they count in no mean of the loss or its terms "
+        "(ScaleRL).",
     )
     retire_at: Annotated[float, Field(gt=0, le=1)] | None = Field(
         None,
-        description=(
-            "Stop sampling a prompt after a step in which this share of its samples was right (ScaleRL: 0.9). "
-            "null: never."
-        ),
+        description="Stop sampling a prompt after a step in which this share of its samples was right (ScaleRL: 0.9). "
+        "null: never.",
     )
     digests_every: Annotated[int, Field(ge=0, le=MOST_STEPS)] | None = Field(
         None,
-        description=(
-            "Record digests of gradients and weights every n steps, for `dagrpo replay`. A recorded step hashes what is trained "
-            "once per update and once more. 0: never. null: 1 up to 100 million trained parameters, else 20."
-        ),
+        description="Record digests of gradients and weights every n steps, for `dagrpo replay`. A recorded step hashes what is trained "
+        "once per update and once more. 0: never. null: 1 up to 100 million trained parameters, else 20.",
     )
     evaluate_every: Annotated[int, Field(ge=0, le=MOST_STEPS)] = Field(
         0,
-        description=(
-            "Answer held-out problems of each task of experiment.evaluate every n steps, before the first step "
-            "and after the last. 0: never."
-        ),
+        description="Answer held-out problems of each task of experiment.evaluate every n steps, before the first step "
+        "and after the last. 0: never.",
     )
     patience: Annotated[int, Field(ge=1, le=MOST_STEPS)] | None = Field(
         None,
-        description=(
-            "End a run whose held-out accuracy, the mean over tasks, has not risen above its best for n evaluations in a row. "
-            "The last policy is the result. Test problems decide for a task without a validation split. null: never."
-        ),
+        description="End a run whose held-out accuracy, the mean over tasks, has not risen above its best for n evaluations in a row. "
+        "The last policy is the result. Test problems decide for a task without a validation split. null: never.",
     )
     evaluation_problems: Annotated[int, Field(ge=1, le=LARGEST_BATCH)] = Field(
         64,
-        description=(
-            "Held-out problems of each task, the same each time, from its validation split, or from its test "
-            "split if it has none."
-        ),
+        description="Held-out problems of each task, the same each time, from its validation split, or from its test "
+        "split if it has none.",
     )
     gates: Gates = Field(Gates(), description="Runtime checks that stop a broken run with an error.")
 
