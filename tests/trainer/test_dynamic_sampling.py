@@ -10,9 +10,7 @@ from tests.everyday import everyday
 from tests.trainer import runs
 
 from dagrpo.checkpoints.compare import compare
-from dagrpo.core.errors import UserError
 from dagrpo.rewards.config import Reward
-from dagrpo.rewards.grading import grade
 from dagrpo.rollout.config import Rollout
 from dagrpo.rollout.prompts import prompt_indices
 from dagrpo.rollout.table import without_discarded
@@ -104,35 +102,6 @@ def test_a_killed_run_goes_on_with_the_prompts_of_one_that_was_not(
     assert runs.bytes_of(run) == runs.bytes_of(whole)
 
 
-@pytest.mark.nightly
-def test_a_retired_prompt_is_drawn_no_more_and_stays_retired_in_a_resumed_run(
-    inputs: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """By a reward that calls every attempt at two of the problems right."""
-
-    def graded(*arguments: Any) -> Any:
-        return [
-            replace(
-                each, score=replace(each.score, verdict="right" if each.trajectory.prompt.index in (2, 5) else "wrong")
-            )
-            for each in grade(*arguments)
-        ]
-
-    monkeypatch.setattr("dagrpo.trainer.sampling.step_sampler.grade", graded)
-    whole, resumed = (
-        _run(inputs, tmp_path / name / "state", tmp_path / name, retire_at=0.9, steps=6) for name in ("whole", "killed")
-    )
-    runs.execute(resumed, stop=lambda step: step == 3)
-    for run in (whole, resumed):
-        runs.execute(run)
-    steps = [set(_rollouts(whole, step)["problem_index"].to_pylist()) for step in range(1, 7)]
-    for index in (2, 5):
-        drawn_in = [step for step, drawn in enumerate(steps) if index in drawn]
-        assert len(drawn_in) == 1, "once, and never again"
-    assert read_parquet(whole.metrics)["rollout/retired_prompts"].to_pylist()[-1] == 2.0
-    assert runs.bytes_of(resumed) == runs.bytes_of(whole)
-
-
 def test_permuted_rewards_are_those_of_the_batch_that_true_rewards_have_chosen(
     inputs: tuple[Path, Path], whole: TrainingRun, tmp_path: Path
 ) -> None:
@@ -164,9 +133,3 @@ def test_two_processes_draw_what_one_draws_and_learn_the_same(inputs: tuple[Path
     assert max(read_parquet(alone.metrics)["rollout/groups_without_spread"].to_pylist()) > 0, "something was filtered"
     assert _consumed(together) == _consumed(alone)
     assert all((d.largest or 0.0) < 2e-4 for d in compare(together.policy, alone.policy).differences)
-
-
-def test_a_run_that_finds_no_spread_ends_with_a_sentence(inputs: tuple[Path, Path], tmp_path: Path) -> None:
-    run = replace(_run(inputs, tmp_path / "state", tmp_path), reward=Reward())
-    with pytest.raises(UserError, match="step 1: in none of 9 groups do samples differ in reward"):
-        runs.execute(run)

@@ -259,15 +259,16 @@ def _warned(record: Record, capsys: pytest.CaptureFixture[str]) -> list[str]:
     return text.split("train (seed 7), ")[1:]
 
 
-def test_an_exploited_component_is_named_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (sentence,) = _warned(_record(tmp_path, np.linspace(0.1, 0.9, STEPS)), capsys)
-    assert sentence.startswith("step 60: the component format rose from 0.")
-    assert "the policy seems to exploit it" in sentence
-
-
-def test_a_component_that_falls_too_is_not_named_but_the_collapse_is(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("form", "begins", "cause"),
+    [
+        ((0.1, 0.9), "step 60: the component format rose from 0.", "the policy seems to exploit it"),
+        ((0.9, 0.1), "step 80: accuracy fell from 6", "training diverges"),
+    ],
+)
+def test_an_exploited_component_is_named_once_or_the_collapse_where_it_falls_too(
+    form: tuple[float, float], begins: str, cause: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (sentence,) = _warned(_record(tmp_path, np.linspace(0.9, 0.1, STEPS)), capsys)
-    assert sentence.startswith("step 80: accuracy fell from 6")
-    assert "training diverges" in sentence
+    (sentence,) = _warned(_record(tmp_path, np.linspace(*form, STEPS)), capsys)
+    assert sentence.startswith(begins)
+    assert cause in sentence

@@ -1,16 +1,12 @@
 """When states are written, and beside what."""
 
-import os
-import signal
 import threading
 from collections.abc import Sequence
-from multiprocessing import get_context
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
 from tests.trainer import runs
 
 from dagrpo.checkpoints.formats import dcp
@@ -104,38 +100,6 @@ def test_an_engine_that_fails_beside_a_state_that_cannot_be_written_is_the_runs_
     with pytest.raises(ServerError, match="the server died"):
         runs.execute(run, Failing)
     assert "No space left" in caplog.text
-
-
-def _killed_in_the_second_state(inputs: Inputs, folder: Path, threads: int) -> None:
-    torch.set_num_threads(threads)  # the digests' table says how many computed a step
-    write, calls = dcp.write_weights, list[Path]()
-
-    def killed(part: Path, *given: Any) -> Any:
-        calls.append(part)
-        entries = write(part, *given)
-        if len(calls) == 2:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return entries
-
-    pytest.MonkeyPatch().setattr(tensors, "write_weights", killed)
-    runs.execute(_run(inputs, folder, 3))
-
-
-@pytest.mark.nightly
-def test_a_run_that_is_killed_while_a_state_is_written_leaves_the_bytes_of_a_whole_one(
-    inputs: Inputs, tmp_path: Path
-) -> None:
-    whole, run = _run(inputs, tmp_path / "whole", 3), _run(inputs, tmp_path / "killed", 3)
-    runs.execute(whole)
-    arguments = (inputs, tmp_path / "killed", torch.get_num_threads())
-    process = get_context("forkserver").Process(target=_killed_in_the_second_state, args=arguments)
-    process.start()
-    process.join()
-    assert process.exitcode == -signal.SIGKILL
-    assert len(list(run.state.glob(".step_00002.*.part/*.safetensors"))) == 1  # all but described
-    assert runs.execute(run)[0] == ["load step_1", "generate", "load step_2", "generate"]
-    assert runs.bytes_of(run) == runs.bytes_of(whole)
-    assert sorted(path.name for path in run.state.glob("*step_*")) == ["step_00002", "step_00003"]
 
 
 @pytest.mark.parametrize(

@@ -139,7 +139,7 @@ def test_micro_batches_and_chunks_change_memory_but_not_the_result(
     assert any(d.largest for d in compare(cut.model, cut.tuned).differences)
 
 
-@pytest.mark.parametrize(("layout", "kind"), [(None, PackedBatch), ("packed", PackedBatch), ("padded", PaddedBatch)])
+@pytest.mark.parametrize(("layout", "kind"), [(None, PackedBatch), ("padded", PaddedBatch)])
 def test_it_computes_in_the_layout_of_its_own_section_and_finds_the_same_loss(
     layout: Layout | None,
     kind: type[MicroBatch],

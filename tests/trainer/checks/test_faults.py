@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -135,10 +136,9 @@ def test_a_comparison_every_third_weight_sync_begins_with_the_first_of_each_exec
     inputs: Inputs, tmp_path: Path
 ) -> None:
     run = _run(inputs, tmp_path, steps=5, every=3)
-    _, first = runs.execute(run, stop=lambda step: step == 5)
-    assert [step for step, metrics in first if PROBED_OUTSIDE in metrics and COMPARED in metrics] == [1, 4]
-    _, again = runs.execute(run)  # from the state of step 4
-    assert [step for step, metrics in again if PROBED_OUTSIDE in metrics and COMPARED in metrics] == [1, 4, 5]
+    for stop, compared in ((5, [1, 4]), (0, [1, 4, 5])):  # the second time from the state of step 4
+        _, reported = runs.execute(run, stop=partial(int.__eq__, stop))
+        assert [step for step, metrics in reported if PROBED_OUTSIDE in metrics and COMPARED in metrics] == compared
 
 
 def _break(monkeypatch: pytest.MonkeyPatch, steps: set[int]) -> None:

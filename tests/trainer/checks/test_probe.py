@@ -78,7 +78,7 @@ def scored(monkeypatch: pytest.MonkeyPatch) -> list[MicroBatch]:
     return batches
 
 
-@pytest.mark.parametrize(("layout", "kind"), [(None, PackedBatch), ("packed", PackedBatch), ("padded", PaddedBatch)])
+@pytest.mark.parametrize(("layout", "kind"), [(None, PackedBatch), ("padded", PaddedBatch)])
 def test_a_probe_has_the_layout_of_the_update(
     layout: Layout | None, kind: type[MicroBatch], inputs: tuple[Path, Path], scored: list[MicroBatch], tmp_path: Path
 ) -> None:

@@ -91,27 +91,23 @@ def test_ranks_that_measure_unlike_numbers_take_as_many_forward_passes_and_agree
     assert runs.launch(2, _measure_unlike_numbers, inputs[0]) == [["packed", "padded", "padded"]] * 2
 
 
-@pytest.mark.parametrize(("rank", "is_told"), [(0, True), (1, False)])
-def test_rank_zero_says_once_why_sequences_are_padded(
-    rank: int, is_told: bool, capsys: pytest.CaptureFixture[str]
+def test_rank_zero_says_once_why_sequences_are_padded_unless_that_was_asked_for_or_is_always_so(
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    world = BesideAnother(rank=rank, size=2, device=CPU, others=[1.0])
-    assert prepare_layout(_qwen2("eager"), None, world, section="runtime.sft") == "padded"
-    sentence = (
+    other = BesideAnother(rank=1, size=2, device=CPU, others=[1.0])
+    mamba = Policy(MambaForCausalLM(MambaConfig(vocab_size=40, hidden_size=16, num_hidden_layers=1, state_size=4)))
+    for policy, asked, world in (
+        (_qwen2("eager"), None, other),
+        (_qwen2("eager"), "padded", single_process()),
+        (mamba, None, single_process()),
+    ):
+        assert prepare_layout(policy, asked, world, section="runtime.sft") == "padded"
+    assert capsys.readouterr().err == ""
+    assert prepare_layout(_qwen2("eager"), None, _beside(1.0), section="runtime.sft") == "padded"
+    assert capsys.readouterr().err == (
         "Sequences of this qwen2 model are padded, not packed (runtime.sft.layout: null): it attends by `eager`, which cannot be "
         "replaced.\n"
     )
-    assert capsys.readouterr().err == (sentence if is_told else "")
-
-
-@pytest.mark.parametrize("asked", [None, "padded"])
-def test_nothing_is_told_of_a_kind_that_is_always_padded_nor_of_what_was_asked_for(
-    asked: Layout | None, capsys: pytest.CaptureFixture[str]
-) -> None:
-    mamba = MambaForCausalLM(MambaConfig(vocab_size=40, hidden_size=16, num_hidden_layers=1, state_size=4))
-    assert prepare_layout(Policy(mamba), asked, single_process()) == "padded"
-    assert prepare_layout(_qwen2("eager"), "padded", single_process()) == "padded"
-    assert capsys.readouterr().err == ""
 
 
 def test_a_mixture_of_experts_is_packed_although_a_neighbour_changes_how_its_products_are_rounded() -> None:
@@ -190,11 +186,3 @@ def test_it_tells_the_measured_difference_and_the_tolerance(monkeypatch: pytest.
     told = refusal(Qwen2ForCausalLM(Qwen2Config(**SIZES)))
     assert " nats from those of padded sequences, and rounding in float32 explains at most 0.001; set layout" in told
     assert float(told.split("differ by up to ")[1].split()[0]) > gate.MOST_NATS
-
-
-def test_it_tells_of_a_leak_between_sequences(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = attention._by_length
-    monkeypatch.setattr(attention, "_by_length", lambda at, row, *given: whole(at, row, *given) + row[2].mean())
-    monkeypatch.setattr(gate, "MOST_NATS", 100.0)
-    told = refusal(Qwen2ForCausalLM(Qwen2Config(**SIZES)))
-    assert "when another sequence in the row changes; they must not change at all" in told

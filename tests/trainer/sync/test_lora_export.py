@@ -9,8 +9,6 @@ from tests.trainer import picture_runs, runs
 from tests.trainer.adapter_runs import Serving, served_run
 
 from dagrpo.checkpoints.compare import compare
-from dagrpo.checkpoints.gather import GatheredWeights
-from dagrpo.checkpoints.source import open_tensors
 from dagrpo.checkpoints.tensors import Tensors
 from dagrpo.core.errors import UserError
 from dagrpo.engine.interface import AdapterForm, HeldWeights
@@ -19,7 +17,7 @@ from dagrpo.engine.sglang.digests import SGLangWeights, digest_on_cpu
 from dagrpo.trainer.config.lora import TrainedLora
 from dagrpo.trainer.model.fsdp import load_policy
 from dagrpo.trainer.run import TrainingRun
-from dagrpo.trainer.weight_sync import GatheredAdapter, PolicyWeights, adapter_form
+from dagrpo.trainer.weight_sync import GatheredAdapter, adapter_form
 from dagrpo.utils.distributed import World, single_process
 from dagrpo.utils.tables import read_parquet
 
@@ -107,28 +105,6 @@ def test_layers_that_sglang_joins_with_adapted_ones_are_handed_over_with_zeros(i
     }, "B begins at 0"
     assert read["1.self_attn.k_proj.lora_B.weight"].shape == (4, 4)  # one key-value head of 4, by the rank
     assert {tensor.dtype for tensor in read.values()} == {torch.bfloat16}
-
-
-@pytest.mark.nightly
-def test_an_engine_is_opened_with_the_weights_of_the_start_whatever_the_adapter_is(
-    inputs: Inputs, tmp_path: Path
-) -> None:
-    run = served_run(inputs, tmp_path)
-    runs.execute(run, Serving)
-    policy = load_policy(run.initial, single_process(), lora=run.training.lora)
-    with torch.no_grad():
-        for parameter in policy.parameters():
-            if parameter.requires_grad:
-                parameter.fill_(0.5)
-    before, weights = open_tensors(run.initial), PolicyWeights(policy.model, run, single_process())
-    with weights.opening() as opening:
-        assert opening.adapter is not None
-        assert all(torch.equal(opening.weights.read(name), before.read(name)) for name in before.specs)
-        assert {*opening.engine_tensors.specs} == {*before.specs, *opening.synced_each_step.specs}
-        assert all((opening.synced_each_step.read(name) == 0.5).all() for name in opening.synced_each_step.specs)
-    name = "model.layers.0.mlp.up_proj.weight"
-    with GatheredWeights(policy.model, torch.float32, single_process()).reading() as merged:
-        assert not torch.equal(merged.read(name), before.read(name))
 
 
 @pytest.mark.parametrize(
