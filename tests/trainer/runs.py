@@ -247,6 +247,8 @@ def training_run(
 ) -> TrainingRun:
     """Four problems with four samples each per step; shorter completions are worth more. `runtime` is .training's."""
     initial, split = inputs
+    files = files_in(out)
+    files["state"] = state
     return TrainingRun(
         initial=initial,
         train_split=split,
@@ -260,7 +262,7 @@ def training_run(
             steps=steps, prompts_per_step=4, samples_per_prompt=4, learning_rate=1e-2, learning_rate_warmup_steps=2
         ),
         runtime=Runtime.model_validate({"training": {"save_every": 2, **runtime}}),
-        **files_in(out) | {"state": state},
+        **files,
     )
 
 

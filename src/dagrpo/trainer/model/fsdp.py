@@ -144,7 +144,8 @@ def _mesh_of(world: World) -> DeviceMesh:
 def _prepared(
     model: PreTrainedModel, folder: Path, *, frozen: bool, shared: bool, dtype: torch.dtype, lora: Lora
 ) -> Policy:
-    module, tower = tower_module(model), None
+    module = tower_module(model)
+    tower: Tower | None = None
     if module is not None:
         module.requires_grad_(not frozen)
         tower = Tower(model, folder, frozen=frozen, shared=shared)
