@@ -115,7 +115,7 @@ def test_states_are_saved_by_time_as_well(
     named: Any = {"model": None, "optimizer": None, "base": None, "checks": SimpleNamespace(saved={})}
     named |= {"source": SimpleNamespace(end=lambda finished: ({}, None)), "update": SimpleNamespace(saved={})}
     seconds = 0.0
-    own = saver.Saver(run, first=0, clock=Clock(), world=single_process(), now=lambda: seconds, **named)
+    own = saver.Saver(run=run, saved=0, clock=Clock(), world=single_process(), now=lambda: seconds, **named)
     with own:
         for step in range(1, 13):
             seconds += 120

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from dagrpo.rewards.hacking import WINDOW, hacked
 from dagrpo.rollout.attempts_file import kept_rollouts
@@ -46,59 +46,51 @@ class HackingWarnings:
                 say(sentence)
 
 
+@dataclass(kw_only=True)
 class History:
     """Finished steps on rank 0: recorded beside the state, counted by the checks, reported, shown on a progress bar, written
     at the end. Does nothing on the other ranks, which have no `held_out`."""
 
-    def __init__(
-        self,
-        run: TrainingRun,
-        record: Record,
-        held_out: HeldOutEvaluations | None,
-        *,
-        checks: CheckSuite,
-        throughput: Throughput,
-        clock: Clock,
-        report: Report,
-    ) -> None:
-        self._run = run
-        self._record = record
-        self._held_out = held_out
-        self._checks = checks
-        self._throughput = throughput
-        self._clock = clock
-        self._report = report
-        self._failed_programs = FailedPrograms(run.state / AGENT)
-        self._hacking = HackingWarnings(f"train (seed {run.seed})")
+    run: TrainingRun
+    record: Record
+    held_out: HeldOutEvaluations | None
+    checks: CheckSuite
+    throughput: Throughput
+    clock: Clock
+    report: Report
+
+    def __post_init__(self) -> None:
+        self._failed_programs = FailedPrograms(self.run.state / AGENT)
+        self._hacking = HackingWarnings(f"train (seed {self.run.seed})")
 
     def require_resumable(self, steps: int) -> None:
         """Raise Damaged if the records of the first `steps` steps beside their state are damaged, as far as sizes show it."""
-        self._record.require_resumable(steps)
-        if self._held_out is not None:
-            self._held_out.require_whole(steps)
+        self.record.require_resumable(steps)
+        if self.held_out is not None:
+            self.held_out.require_whole(steps)
 
     def restore(self, finished: int) -> bool:
         """Report the steps that an earlier execution has finished. Return True if steps or a held-out evaluation are left to do."""
-        if self._held_out is None:
+        if self.held_out is None:
             return False
-        self._run.describe()
+        self.run.describe()
         for step in range(1, finished + 1):
-            self._report(step, self._checks.count(self._record.reported(step)))
-        return self._held_out.restore(finished) or finished < self.last_step
+            self.report(step, self.checks.count(self.record.reported(step)))
+        return self.held_out.restore(finished) or finished < self.last_step
 
     @property
     def last_step(self) -> int:
         """The number of steps of the run: training.steps, or fewer where training.patience has ended it. On rank 0."""
-        assert self._held_out is not None
-        return self._held_out.last_step
+        assert self.held_out is not None
+        return self.held_out.last_step
 
     @contextmanager
     def progress(self, finished: int) -> Iterator[None]:
         """Show a progress bar, which begins with `finished` steps, inside the block."""
-        if self._held_out is None:
+        if self.held_out is None:
             yield
             return
-        with progress(f"train (seed {self._run.seed})", self._run.training.steps) as self._bar:
+        with progress(f"train (seed {self.run.seed})", self.run.training.steps) as self._bar:
             self._bar.advance(finished)
             yield
 
@@ -106,32 +98,32 @@ class History:
         """Record a finished step with the figures of its checks, and report it. Raises UserError if the run learns nothing."""
         if rollouts is None:
             return
-        clock, rollouts = self._clock, replace(rollouts, advantages=stats.advantages)
+        clock, rollouts = self.clock, replace(rollouts, advantages=stats.advantages)
         clock.split("rollout", "rewards", rollouts.grading_seconds)
         step, metrics = rollouts.step + 1, storable(step_metrics(rollouts, stats) | figures, stats)
         timings = (
-            turn_timings(rollouts) | self._throughput.figures(rollouts, clock.laps) | clock.sizes | self._checks.figures
+            turn_timings(rollouts) | self.throughput.figures(rollouts, clock.laps) | clock.sizes | self.checks.figures
         )
         timings |= {} if rollouts.staleness is None else {"rollout/ahead_seconds": rollouts.ahead_seconds}
         rows = rollout_rows(rollouts, stats.logprobs)
-        kept = kept_rollouts(rows, self._run.runtime.keep_rollouts, step)
-        self._record.add(step, kept, metrics, clock.laps | timings, stats.digests)
+        kept = kept_rollouts(rows, self.run.runtime.keep_rollouts, step)
+        self.record.add(step, kept, metrics, clock.laps | timings, stats.digests)
         clock.lap("record")
-        self._report(step, self._checks.count(metrics | clock.laps | timings))
-        if self._run.rollout.agent.require_calls:
-            called = (self._record.metrics(number)[CALLED] for number in range(1, step + 1))
+        self.report(step, self.checks.count(metrics | clock.laps | timings))
+        if self.run.rollout.agent.require_calls:
+            called = (self.record.metrics(number)[CALLED] for number in range(1, step + 1))
             require_calls(called, rollouts.functions, step)
-        self._hacking.warn(step, self._record)
-        self._checks.after_record(step, rows)
-        self._failed_programs.warn(f"train (seed {self._run.seed}), step {step}", rollouts.attempts)
-        has_reference = self._run.algorithm.kl.coefficient > 0
+        self._hacking.warn(step, self.record)
+        self.checks.after_record(step, rows)
+        self._failed_programs.warn(f"train (seed {self.run.seed}), step {step}", rollouts.attempts)
+        has_reference = self.run.algorithm.kl.coefficient > 0
         self._bar.advance(1, in_brief(metrics | timings, has_reference=has_reference))
 
     def write(self) -> None:
         """Write the outputs of a run whose steps are all finished, but for the policy."""
-        if self._held_out is None:
+        if self.held_out is None:
             return
-        run, steps = self._run, self.last_step
-        self._record.write_metrics(steps, run.metrics)
-        self._record.write_rollouts(steps, run.rollouts)
-        self._held_out.write(run.held_out)
+        run, steps = self.run, self.last_step
+        self.record.write_metrics(steps, run.metrics)
+        self.record.write_rollouts(steps, run.rollouts)
+        self.held_out.write(run.held_out)

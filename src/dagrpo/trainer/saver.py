@@ -4,6 +4,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
 from typing import Any, Self
@@ -26,6 +27,7 @@ GATES = "gates"  # counts of the checks over weight syncs
 logger = logging.getLogger(__name__)
 
 
+@dataclass(kw_only=True)
 class Saver:
     """Saver of states at intervals, after the last step and on demand. Every rank has one and writes its part.
 
@@ -34,38 +36,22 @@ class Saver:
     As a context it finishes the last state, also after an error, but not after a signal to stop at once.
     """
 
-    def __init__(
-        self,
-        run: TrainingRun,
-        *,
-        first: int,
-        model: torch.nn.Module,
-        optimizer: torch.optim.AdamW,
-        base: str | None,
-        update: PolicyUpdate,
-        checks: CheckSuite,
-        source: RolloutSource,
-        clock: Clock,
-        world: World,
-        now: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """Start after `first` steps, whose state is saved. Every rank calls this.
+    run: TrainingRun
+    saved: int  # steps of the last state; of the one that the run begins with, whose state is there
+    model: torch.nn.Module
+    optimizer: torch.optim.AdamW
+    base: str | None  # the tensor digest of the checkpoint that the run began with
+    update: PolicyUpdate
+    checks: CheckSuite
+    source: RolloutSource
+    clock: Clock
+    world: World
+    now: Callable[[], float] = time.monotonic  # the clock of save_every_minutes, in seconds
 
-        `base`: the tensor digest of the checkpoint that the run began with. `now`: the clock of save_every_minutes, in seconds.
-        """
-        self._run = run
-        self._model = model
-        self._optimizer = optimizer
-        self._base = base
-        self._checks = checks
-        self._clock = clock
-        self._world = world
-        self._saved = first
-        self._update = update
-        self._source = source
-        self._now = now
-        self._began = now()
-        self._writing_world = world.of_another_thread()
+    def __post_init__(self) -> None:
+        """Start. Every rank calls this."""
+        self._began = self.now()
+        self._writing_world = self.world.of_another_thread()
         self._writing: _Writing | None = None
 
     def __enter__(self) -> Self:
@@ -89,19 +75,19 @@ class Saver:
 
     def save(self, finished: int) -> None:
         """Begin to write the state after `finished` steps, unless it is the last one that was saved."""
-        if finished == self._saved:
+        if finished == self.saved:
             return
         self.finish()
-        run = self._run
-        prompts, pending = self._source.end(finished)
-        notes: dict[str, Any] = {**self._update.saved, PROMPTS: prompts, GATES: self._checks.saved}
+        run = self.run
+        prompts, pending = self.source.end(finished)
+        notes: dict[str, Any] = {**self.update.saved, PROMPTS: prompts, GATES: self.checks.saved}
         if run.training.staleness:
             notes[AHEAD] = len(pending.batches)
         beside = partial(prefetch_state.write, pending=pending)
         keep = run.runtime.training.keep_states
-        place = (run.state, finished, self._model, self._optimizer, self._writing_world)
-        tensors.save(*place, notes, keep, self._base, beside, self._begin)
-        self._saved, self._began = finished, self._now()
+        place = (run.state, finished, self.model, self.optimizer, self._writing_world)
+        tensors.save(*place, notes, keep, self.base, beside, self._begin)
+        self.saved, self._began = finished, self.now()
         if run.training.staleness:
             self.finish()
 
@@ -110,17 +96,17 @@ class Saver:
         writing, self._writing = self._writing, None
         if writing is not None:
             writing.finish()
-        self._clock.lap("save")
+        self.clock.lap("save")
 
     def _begin(self, write: Callable[[], None]) -> None:
         self._writing = _Writing(write)
 
     def _is_due(self, finished: int) -> bool:
-        runtime = self._run.runtime.training
-        if finished % runtime.save_every == 0 or finished == self._run.training.steps:
+        runtime = self.run.runtime.training
+        if finished % runtime.save_every == 0 or finished == self.run.training.steps:
             return True
         minutes = runtime.save_every_minutes
-        return minutes is not None and bool(self._world.broadcast(self._now() - self._began >= 60 * minutes))
+        return minutes is not None and bool(self.world.broadcast(self.now() - self._began >= 60 * minutes))
 
 
 class _Writing:

@@ -98,9 +98,9 @@ class Setup:
     def history(self, report: Report) -> History:
         """Return the history of the run's steps."""
         return History(
-            self.run,
-            self.record,
-            self.held_out,
+            run=self.run,
+            record=self.record,
+            held_out=self.held_out,
             checks=self.checks,
             throughput=Throughput.of(self.policy.model, self.world, self.run.runtime.engine),
             clock=self.clock,
@@ -110,8 +110,8 @@ class Setup:
     def saver(self, first: int, update: PolicyUpdate, source: RolloutSource) -> Saver:
         """Return the saver of states after step `first`. Every rank calls this."""
         return Saver(
-            self.run,
-            first=first,
+            run=self.run,
+            saved=first,
             model=self.policy.model,
             optimizer=self.optimizer,
             base=self.base,

@@ -148,76 +148,71 @@ def _joined_with(layer: str, able: AdapterLayers) -> list[str]:
     return [f"{start}.{part}" for part in parts]
 
 
+@dataclass(frozen=True, slots=True)
 class GatheredAdapter:
     """Counterpart of GatheredWeights for adapters: every rank takes part, and rank 0 reads the whole adapter in `dtype` at once."""
 
-    def __init__(
-        self, model: PreTrainedModel, rank: int, dtype: torch.dtype, world: World, able: AdapterLayers
-    ) -> None:
-        """Wrap the adapter of `model`. `rank`: the adapter's; not that of a process. `able`: the engine's layers."""
-        self._model = model
-        self._able = able
-        self._rank = rank
-        self._dtype = dtype
-        self._world = world
+    model: PreTrainedModel
+    rank: int  # of the adapter, not of a process
+    dtype: torch.dtype
+    world: World
+    able: AdapterLayers  # of the engine
 
     @contextmanager
     def reading(self) -> Iterator[Tensors]:
         """Yield the current adapter on rank 0, while the other ranks run `give_parts`."""
-        assert self._world.is_rank_zero
-        trained = adapter_tensors(self._model)
+        assert self.world.is_rank_zero
+        trained = adapter_tensors(self.model)
         yield StateTensors(
-            {name: tensor.to(self._dtype, copy=True) for name, tensor in (self._zeros() | trained).items()}
+            {name: tensor.to(self.dtype, copy=True) for name, tensor in (self._zeros() | trained).items()}
         )
 
     def give_parts(self) -> None:
         """Contribute this rank's parts, on every rank but 0."""
-        adapter_tensors(self._model)
+        adapter_tensors(self.model)
 
     def _zeros(self) -> dict[str, Tensor]:
         matrices: dict[str, Tensor] = {}
-        for layer in _layers(self._model, self._able):
-            outputs, inputs = self._model.get_submodule(layer).weight.shape
+        for layer in _layers(self.model, self.able):
+            outputs, inputs = self.model.get_submodule(layer).weight.shape
             down, up = matrices_of(layer)
-            matrices |= {down: torch.zeros(self._rank, inputs), up: torch.zeros(outputs, self._rank)}
+            matrices |= {down: torch.zeros(self.rank, inputs), up: torch.zeros(outputs, self.rank)}
         return matrices
 
 
+@dataclass(frozen=True, slots=True)
 class WeightSync:
     """Sync of the policy's weights into rank 0's engine. Every rank has one and gives its parts."""
 
-    def __init__(
-        self, weights: PolicyWeights, source: RolloutSource, checks: CheckSuite, clock: Clock, training: Training
-    ) -> None:
-        self._weights = weights
-        self._source = source
-        self._checks = checks
-        self._clock = clock
-        self._training = training
+    weights: PolicyWeights
+    source: RolloutSource
+    checks: CheckSuite
+    clock: Clock
+    training: Training
 
     def push(self, finished: int) -> None:
         """Load the weights after `finished` steps into the engine, once older ones have sampled their batches.
 
         The weights after the last step are loaded to answer held-out problems, if that is due. Every rank calls this.
         """
-        steps = self._training.steps
-        if self._source.wait() and (finished < steps or is_evaluated(self._training, finished)):
+        steps = self.training.steps
+        if self.source.wait() and (finished < steps or is_evaluated(self.training, finished)):
             self._load(finished)
-        self._clock.lap("weight_sync")
+        self.clock.lap("weight_sync")
         if finished == steps:
-            self._source.evaluate(finished)
+            self.source.evaluate(finished)
 
     def catch_up(self, finished: int) -> None:
         """Let older weights sample the batches that they owe, then load those after `finished` steps again. Every rank calls this."""
-        if self._source.catch_up(finished):
+        if self.source.catch_up(finished):
             self._load(finished)
 
     def _load(self, finished: int) -> None:
-        if not isinstance(self._source, SamplingSource):
-            self._weights.give_parts()
+        if not isinstance(self.source, SamplingSource):
+            self.weights.give_parts()
             return
-        with self._weights.reading() as tensors:
-            self._source.engine.load(tensors, version_of(finished))
-            self._clock.sizes["timing/weight_sync_bytes"] = float(total_bytes(tensors))
-            self._checks.after_sync(self._source.engine, tensors, finished)
-            self._source.prefetch.remember(finished, tensors)
+        with self.weights.reading() as tensors:
+            self.source.engine.load(tensors, version_of(finished))
+            self.clock.sizes["timing/weight_sync_bytes"] = float(total_bytes(tensors))
+            self.checks.after_sync(self.source.engine, tensors, finished)
+            self.source.prefetch.remember(finished, tensors)

@@ -21,9 +21,9 @@ def probe_on(model: Path, policy: Policy, rows: Sequence[Row], state: Path, roll
     renderer = PromptRenderer(load_tokenizer(model), rollout, processor_of(model))
     prompts: list[Prompt] = [renderer.prompt(number, row) for number, row in enumerate(rows)]
     return Probe(
-        Gates(),
-        rollout,
-        prompts,
+        params=Gates(),
+        rollout=rollout,
+        prompts=prompts,
         dtype=rollout.dtype,
         policy=policy,
         budget=Budget(sequences=8),

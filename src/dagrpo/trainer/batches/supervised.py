@@ -50,23 +50,20 @@ def supervised_sequences(
     return [supervision.sequence(row, schemas[row.tools], f"{path} row {index}") for index, row in enumerate(rows)]
 
 
+@dataclass(frozen=True, slots=True)
 class Supervision:
     """Writer of rows as the tokens of a rollout."""
 
-    def __init__(
-        self, tokenizer: PreTrainedTokenizerBase, chat: ChatFormat, pictures: PictureProcessor | None = None
-    ) -> None:
-        assert tokenizer.eos_token_id is not None, "checked with the model's manifest"
-        self._tokenizer = tokenizer
-        self._chat = chat
-        self._pictures = pictures
+    tokenizer: PreTrainedTokenizerBase
+    chat: ChatFormat
+    pictures: PictureProcessor | None = None
 
     def sequence(self, row: Row, tools: Sequence[ToolSchema], where: str) -> SupervisedSequence:
         """Return the tokens of a row, which errors call `where`."""
         if not (row.demonstration or row.answer.strip()):
             raise UserError(f"{where}: {row.data_source} has no solutions to fine-tune on: set sft.steps to 0.")
         turns = row.demonstration or ({"role": "assistant", "content": row.answer},)
-        token_ids = list(render_row(self._chat, row, tools, self._pictures)[1])
+        token_ids = list(render_row(self.chat, row, tools, self.pictures)[1])
         loss_mask = [False] * len(token_ids)
         for message, new in _turns(turns):
             prompt, completion = tuple(token_ids), self._completion(message, token_ids, tools, where)
@@ -80,18 +77,18 @@ class Supervision:
     ) -> tuple[int, ...]:
         """Return the tokens that the policy is to write, including the end of its turn."""
         try:
-            text = self._chat.spelled(message)
+            text = self.chat.spelled(message)
         except UserError as error:
             raise UserError(f"{where} has a demonstration that cannot be written: {error}") from None
-        written = self._tokenizer(text, add_special_tokens=False)["input_ids"]
+        written = self.tokenizer(text, add_special_tokens=False)["input_ids"]
         self._require_no_picture(written, where)
-        completion = (*written, self._tokenizer.eos_token_id)
+        completion = (*written, self.tokenizer.eos_token_id)
         if message.get("tool_calls"):
             self._require_read_again(message, prompt, completion, tools, where)
         return completion
 
     def _require_no_picture(self, written: Sequence[int], where: str) -> None:
-        if self._pictures is not None and before_pictures(written, self._pictures.tokens) < len(written):
+        if self.pictures is not None and before_pictures(written, self.pictures.tokens) < len(written):
             raise UserError(
                 f"{where} has an answer with a token of pictures in it, such as `<|image_pad|>`, and an answer shows none: correct "
                 "the task's data."
@@ -107,7 +104,7 @@ class Supervision:
     ) -> None:
         """Raise UserError if a written call is parsed as another one, which would be learned in vain."""
         meant = [_called(call) for call in message["tool_calls"]]
-        read = self._chat.parse(prompt, completion, tools).calls
+        read = self.chat.parse(prompt, completion, tools).calls
         faults = [call.fault for call in read if call.status != "ok"]
         if faults or [(call.name, dict(call.arguments)) for call in read] != meant:
             reason = faults[0].rstrip(".") if faults else f"{len(read)} calls are read where {len(meant)} were meant"
@@ -125,7 +122,7 @@ class Supervision:
         where: str,
     ) -> tuple[int, ...]:
         """Return the tokens between two turns of the policy; none after the last."""
-        between = self._chat.extension(prompt, completion, new, tools) if new else ()
+        between = self.chat.extension(prompt, completion, new, tools) if new else ()
         if between is None:
             raise UserError(
                 f"{where} has a demonstration of several turns, and the model's chat template rewrites earlier turns in "

@@ -175,46 +175,34 @@ class ProbeCompletions:
         return pa.Table.from_pylist(rows)
 
 
+@dataclass(kw_only=True)
 class Probe:
     """Comparison of logprobs of engine and trainer on fixed prompts.
 
     Every rank has one and calls `check` after each weight sync; rank 0 sends the requests.
     """
 
-    def __init__(
-        self,
-        params: Gates,
-        rollout: Rollout,
-        prompts: Sequence[Prompt],
-        *,
-        dtype: str,
-        policy: Policy,
-        budget: Budget,
-        pad_token_id: int,
-        state: Path,
-        seed: int,
-        world: World,
-    ) -> None:
-        """Choose the requests. `dtype`: the type of the comparison. `budget`: the update's, whose layout the probe is scored in.
+    params: Gates
+    rollout: Rollout
+    prompts: Sequence[Prompt]  # rank 0's
+    dtype: str  # of the comparison
+    policy: Policy
+    budget: Budget  # the update's, in whose layout the probe is scored
+    pad_token_id: int
+    state: Path  # a folder, for a table of a refused probe
+    seed: int
+    world: World
 
-        `problems` are rank 0's; a table of a refused probe goes to the folder `state`.
-        """
-        self._params = params
-        self._rollout = rollout
-        self._dtype = dtype
-        self._requests = probe_requests(prompts, params, rollout, dtype, seed)
-        self._policy = policy
-        self._budget = budget
-        self._pad_token_id = pad_token_id
-        self._state = state
-        self._world = world
+    def __post_init__(self) -> None:
+        """Choose the requests."""
+        self._requests = probe_requests(self.prompts, self.params, self.rollout, self.dtype, self.seed)
 
     def check(self, engine: RolloutEngine | None, step: int) -> dict[str, float]:
         """Score a probe of the weights that sample `step` (0-based); return rank 0's figures.
 
         `engine` is rank 0's. Raises UserError, which names a table of all tokens, if the two sides do not agree.
         """
-        if not self._params.probe_prompts:
+        if not self.params.probe_prompts:
             return {}
         probe = None
         if engine is not None:
@@ -227,21 +215,21 @@ class Probe:
     def _scored(self, probe: ProbeCompletions | None) -> list[float]:
         """Return the trainer's logprobs, computed by all ranks together: the greedy half first. [tokens]"""
         sequences, support = self._shared(probe)
-        greedy, logprobs = min(self._params.probe_prompts, len(sequences)), list[float]()
+        greedy, logprobs = min(self.params.probe_prompts, len(sequences)), list[float]()
         for part, temperature in self._parts(greedy, len(sequences)):
             batch = self._laid_out(sequences, part)
             if support is not None and part.start == greedy:
                 sampled = torch.arange(sum(sequences.trained[greedy:]))
-                batch = replace(batch, support=support.padded(sampled, self._world.device))
-            logprobs += token_logprobs(self._policy, batch, temperature).logprobs.tolist()
-        if isinstance(self._policy, FSDPModule):
-            self._policy.reshard()
+                batch = replace(batch, support=support.padded(sampled, self.world.device))
+            logprobs += token_logprobs(self.policy, batch, temperature).logprobs.tolist()
+        if isinstance(self.policy, FSDPModule):
+            self.policy.reshard()
         return logprobs
 
     def _laid_out(self, sequences: TokenSequences, part: range) -> MicroBatch:
         """Lay out a part of the sequences as the update lays out its micro-batches."""
-        device, budget = self._world.device, self._budget
-        return sequences.lay_out(part, self._pad_token_id, device, budget.layout, share_prompts=budget.share_prompts)
+        device, budget = self.world.device, self.budget
+        return sequences.lay_out(part, self.pad_token_id, device, budget.layout, share_prompts=budget.share_prompts)
 
     def _shared(self, probe: ProbeCompletions | None) -> tuple[TokenSequences, TokenSupport | None]:
         """Return the engine's sequences and the sampling mask of the sampled half, sent from rank 0 to every rank."""
@@ -249,26 +237,26 @@ class Probe:
         if probe is not None:
             sequences, support = probe.sequences(), probe.support()
             tensors = sequences.tensors() | ({} if support is None else support.tensors())
-        tensors = self._world.broadcast_tensors(tensors)
+        tensors = self.world.broadcast_tensors(tensors)
         return TokenSequences.from_tensors(tensors), TokenSupport.from_tensors(tensors)
 
     def _parts(self, greedy: int, count: int) -> list[tuple[range, float]]:
         """Return the forward passes over `count` sequences, the first of them greedy: one where all have the same softmax."""
-        sampled_at = self._rollout.temperature
-        if (sampled_at == GREEDY_LOGPROBS_AT and not self._rollout.cuts) or greedy == count:
+        sampled_at = self.rollout.temperature
+        if (sampled_at == GREEDY_LOGPROBS_AT and not self.rollout.cuts) or greedy == count:
             return [(range(count), GREEDY_LOGPROBS_AT)]
         return [(range(greedy), GREEDY_LOGPROBS_AT), (range(greedy, count), sampled_at)]
 
     def _compared(self, probe: ProbeCompletions, trainer_logprobs: Sequence[float], step: int) -> dict[str, float]:
         """Check the logprobs of `step` (1-based) and return the figures."""
-        params, dtype = self._params, self._dtype
+        params, dtype = self.params, self.dtype
         table = probe.table(trainer_logprobs, dtype)
         differences = table["difference"].to_pylist()
         share, largest = outside_share(differences, dtype), max(map(abs, differences))
         if share > largest_share(params, dtype) or not all(
             abs(each) <= params.largest_difference for each in differences
         ):
-            path = keep(self._state, "probe", step, table)
+            path = keep(self.state, "probe", step, table)
             raise UserError(
                 f"before step {step}: of {len(differences)} probed tokens {share:.0%} have logprobs of engine and trainer "
                 f"more than {BAND[dtype]:g} nats apart, at most {largest:.3g} (training.gates.outside_share: "

@@ -47,9 +47,9 @@ class CheckSuite:
         self._run = run
         self._weight_sync = WeightSyncCheck(gates, run.seed)
         self._probe = Probe(
-            gates,
-            run.rollout,
-            prompts,
+            params=gates,
+            rollout=run.rollout,
+            prompts=prompts,
             dtype=compared_in(run.rollout, run.training),
             policy=policy,
             budget=budget,

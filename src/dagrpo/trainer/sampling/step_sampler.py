@@ -56,6 +56,7 @@ def _may_have_turns(prompt: Prompt) -> bool:
     return bool(prompt.tools or prompt.row.interaction)
 
 
+@dataclass(kw_only=True)
 class StepSampler:
     """Source of each step's rollouts.
 
@@ -63,46 +64,28 @@ class StepSampler:
     sampler (prompt_sampler.py).
     """
 
-    def __init__(
-        self,
-        *,
-        engine: RolloutEngine,
-        agent: OpenAgent,
-        grader: Grader,
-        prompts: Sequence[Prompt],
-        prompt_sampler: PromptSampler,
-        rollout: Rollout,
-        reward: Reward,
-        training: Training,
-        seed: int,
-        state: Path,
-        greedy: bool = False,
-        teacher: Teacher | None = None,
-        first: int = 0,
-    ) -> None:
-        """Connect engine, agent, grader, teacher and the prompt sampler, whose next step is `first` (0-based).
+    engine: RolloutEngine
+    agent: OpenAgent
+    grader: Grader
+    prompts: Sequence[Prompt]
+    prompt_sampler: PromptSampler
+    rollout: Rollout
+    reward: Reward
+    training: Training
+    seed: int
+    state: Path  # folder of the run's state, for a table of refused attempts
+    greedy: bool = False  # also grade a greedy completion of each problem, which serves as a baseline only
+    teacher: Teacher | None = None
+    first: int = 0  # the next step of the prompt sampler, from 0
 
-        `state`: the folder of the run's state, for a table of refused attempts. `greedy`: also grade a greedy completion of each
-        problem, which serves as a baseline only.
-        """
-        self._engine = engine
-        self._agent = agent
-        self._max_excluded = rollout.agent.max_excluded
-        self._grader = grader
-        self.prompt_sampler = prompt_sampler
-        self.prompt_states = {
-            first: (prompt_sampler.saved, prompt_sampler.parts)
-        }  # before each step, by its number from 0
-        self._teacher = teacher
-        self._functions = function_names(prompts)
-        self._several_turns = rollout.agent.name != OWN_LOOP or any(map(_may_have_turns, prompts))
-        self._sampling = replace(
-            training_sampling(rollout, training.samples_per_prompt, greedy=greedy), support=rollout.cuts
-        )
-        self._reward = reward
-        self._training = training
-        self._seed = seed
-        self._state = state
+    def __post_init__(self) -> None:
+        """Note what is the same in all steps of the run."""
+        # Before each step, by its number from 0.
+        self.prompt_states = {self.first: (self.prompt_sampler.saved, self.prompt_sampler.parts)}
+        self._functions = function_names(self.prompts)
+        self._several_turns = self.rollout.agent.name != OWN_LOOP or any(map(_may_have_turns, self.prompts))
+        sampling = training_sampling(self.rollout, self.training.samples_per_prompt, greedy=self.greedy)
+        self._sampling = replace(sampling, support=self.rollout.cuts)
         self._grading_seconds = 0.0  # of the current step
 
     def sample(self, step: int, clock: Clock) -> Rollouts:
@@ -112,53 +95,53 @@ class StepSampler:
         """
         self._grading_seconds = 0.0
         attempts = _Attempts()
-        while attempts.rounds < self._training.dynamic_sampling.max_rounds and (
-            count := prompts_to_draw(attempts.graded, self._training)
+        while attempts.rounds < self.training.dynamic_sampling.max_rounds and (
+            count := prompts_to_draw(attempts.graded, self.training)
         ):
-            first = len(attempts.graded) // self._training.samples_per_prompt
+            first = len(attempts.graded) // self.training.samples_per_prompt
             sampled = self.prompt_sampler.draw(count, step)
             seed_of = partial(self._seed_of, step, first, sampled)
             wanted = attempts_at([each.prompt for each in sampled], self._sampling, seed_of)
             if self._sampling.lockstep:
-                finished = self._agent.run(in_lockstep(wanted, self._sampling, self._engine, self._agent))
+                finished = self.agent.run(in_lockstep(wanted, self._sampling, self.engine, self.agent))
                 self._add_waves(attempts, finished, step)
             else:  # each group is graded as soon as it has finished; those that still run when the batch is full are cut off
-                full = FullBatch(attempts.graded, partial(self._grade, step), self._training)
+                full = FullBatch(attempts.graded, partial(self._grade, step), self.training)
                 cuttable, parts = self._cuttable(sampled), self._parts(sampled)
-                groups = EarlyStop(self._sampling, self._engine, self._agent, full, cuttable, parts)
-                cut_off = self._agent.run(groups.run(groups_of(wanted, self._sampling)))
+                groups = EarlyStop(self._sampling, self.engine, self.agent, full, cuttable, parts)
+                cut_off = self.agent.run(groups.run(groups_of(wanted, self._sampling)))
                 self._add_groups(attempts, full, cut_off, sampled, step)
             attempts.rounds += 1
         rollouts = self._rollouts(step, attempts)
         clock.lap("rollout")
-        if self._teacher is not None:
-            rollouts = self._teacher.score(rollouts)
+        if self.teacher is not None:
+            rollouts = self.teacher.score(rollouts)
             clock.lap("teacher")
         needed = {
-            before: each for before, each in self.prompt_states.items() if before >= step - self._training.staleness
+            before: each for before, each in self.prompt_states.items() if before >= step - self.training.staleness
         }
         self.prompt_states = needed | {step + 1: (self.prompt_sampler.saved, self.prompt_sampler.parts)}
         return rollouts
 
     def interrupt(self) -> None:
         """Interrupt everything that `sample`, in another thread, waits for."""
-        self._agent.interrupt()
-        self._engine.interrupt()
-        if self._teacher is not None:
-            self._teacher.engine.interrupt()
+        self.agent.interrupt()
+        self.engine.interrupt()
+        if self.teacher is not None:
+            self.teacher.engine.interrupt()
 
     def _rollouts(self, step: int, attempts: _Attempts) -> Rollouts:
         """Select the groups of the batch, and retire their prompts where training.retire_at asks for it."""
         graded = attempts.graded
-        used = used_groups(graded, self._training, step)
+        used = used_groups(graded, self.training, step)
         self.prompt_sampler.retire(graded)
-        in_batch = used.repeat(self._training.samples_per_prompt)
+        in_batch = used.repeat(self.training.samples_per_prompt)
         batch = [*itertools.compress(graded, in_batch)]
         order = self._order(step, 1, np.array([each.trajectory.learned for each in batch]))
         rewards = np.array([each.score.reward for each in batch], dtype=np.float32)
         return Rollouts(
             step=step,
-            group_size=self._training.samples_per_prompt,
+            group_size=self.training.samples_per_prompt,
             graded=tuple(batch),
             rewards=torch.from_numpy(rewards[order]),
             components={
@@ -173,11 +156,11 @@ class StepSampler:
             used=tuple(used.tolist()),
             discarded=tuple(itertools.compress(graded, ~in_batch)),
             sampling_metrics=figures(
-                used, attempts.rounds, self.prompt_sampler.retired, attempts.cut_off, self._training
+                used, attempts.rounds, self.prompt_sampler.retired, attempts.cut_off, self.training
             )
-            | self._grader.metrics(self._reward),
-            zero_variance_filter=self._training.zero_variance_filter,
-            partial=self._training.dynamic_sampling.partial_rollouts,
+            | self.grader.metrics(self.reward),
+            zero_variance_filter=self.training.zero_variance_filter,
+            partial=self.training.dynamic_sampling.partial_rollouts,
             grading_seconds=self._grading_seconds,
         )
 
@@ -185,16 +168,16 @@ class StepSampler:
         """Return the seed of an attempt at a problem of a round; `first`: the number of problems attempted earlier in the step."""
         if (part := sampled[position].parts.get(sample)) is not None:
             return part.seed
-        return sampling_seed(self._seed, "rollout", step, first + position, sample)
+        return sampling_seed(self.seed, "rollout", step, first + position, sample)
 
     def _cuttable(self, sampled: Sequence[SampledPrompt]) -> list[int]:
         """Return the positions of the prompts whose groups may be cut off and put back."""
-        most = self._training.dynamic_sampling.max_aborts
+        most = self.training.dynamic_sampling.max_aborts
         return [position for position, each in enumerate(sampled) if each.aborts < most]
 
     def _parts(self, sampled: Sequence[SampledPrompt]) -> dict[int, Parts]:
         """Return, by position, the parts to continue; groups with tools or a simulated user have none, and start again."""
-        if not self._training.dynamic_sampling.partial_rollouts:
+        if not self.training.dynamic_sampling.partial_rollouts:
             return {}
         return {position: each.parts for position, each in enumerate(sampled) if not _may_have_turns(each.prompt)}
 
@@ -219,9 +202,9 @@ class StepSampler:
 
     def _require_sound(self, so_far: Sequence[Trajectory], step: int) -> None:
         """Raise UserError, which names a table of the attempts, if the step's samples cannot be learned from."""
-        with keeping_attempts(self._state, step + 1, so_far):
-            require_usable(so_far, self._max_excluded, step + 1)
-            require_independent(so_far, self._sampling, self._training, step + 1)
+        with keeping_attempts(self.state, step + 1, so_far):
+            require_usable(so_far, self.rollout.agent.max_excluded, step + 1)
+            require_independent(so_far, self._sampling, self.training, step + 1)
 
     def _graded(self, step: int, trajectories: Sequence[Trajectory]) -> list[GradedTrajectory]:
         started = time.perf_counter()
@@ -231,7 +214,7 @@ class StepSampler:
 
     def _grade(self, step: int, trajectories: Sequence[Trajectory]) -> list[GradedTrajectory]:
         """Grade trajectories. `_graded` alone measures the time."""
-        return grade(trajectories, self._reward, self._grader, step + 1)
+        return grade(trajectories, self.reward, self.grader, step + 1)
 
     def _greedy_rewards(self, step: int, trajectories: Sequence[Trajectory]) -> Tensor:
         """Return each problem's greedy reward; in the control experiment another problem's, to carry no signal either. [prompts]
@@ -239,8 +222,8 @@ class StepSampler:
         A problem whose greedy completion is excluded is lost with all of its trajectories, so that the same share of them
         stops the run.
         """
-        with keeping_attempts(self._state, step + 1, trajectories):
-            require_usable(trajectories, self._max_excluded, step + 1)
+        with keeping_attempts(self.state, step + 1, trajectories):
+            require_usable(trajectories, self.rollout.agent.max_excluded, step + 1)
         graded = self._graded(step, trajectories)
         learned = np.array([each.trajectory.learned for each in graded])
         rewards = np.array([each.score.reward for each in graded], dtype=np.float32)
@@ -250,12 +233,12 @@ class StepSampler:
     def _order(self, step: int, draw: int, learned: NDArray[np.bool_]) -> NDArray[np.int64]:
         """Return the index of the trajectory whose reward each one gets: itself, or in the control experiment another kept one."""
         order = np.arange(len(learned))
-        if self._reward.permuted:
-            order[learned] = np.random.default_rng([self._seed, step, draw]).permutation(order[learned])
+        if self.reward.permuted:
+            order[learned] = np.random.default_rng([self.seed, step, draw]).permutation(order[learned])
         return order
 
     def _weights(self, step: int) -> dict[str, float]:
-        counted = {name: config for name, config in self._reward.components.items() if config.counts}
+        counted = {name: config for name, config in self.reward.components.items() if config.counts}
         return {COMPONENTS.label(name): config.weight_at(step + 1) for name, config in counted.items()}
 
     def _components(self, step: int, graded: Sequence[GradedTrajectory]) -> dict[str, NDArray[np.float32]]:
