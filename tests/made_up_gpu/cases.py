@@ -10,7 +10,7 @@ from typing import Any
 
 if __name__ == "__main__":  # before torch is imported
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-    from tests.made_up_gpu.device import CASES, FAMILIES, load_guard, pretend
+    from tests.made_up_gpu.device import CASES, load_guard, pretend
 
     load_guard(Path(sys.argv[1]))
     pretend()
@@ -23,15 +23,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from dagrpo.algorithms.config import Algorithm
-from dagrpo.checkpoints.file_plan import write_all
-from dagrpo.checkpoints.formats.dcp import DcpTensors, planned_files
-from dagrpo.checkpoints.gather import GatheredWeights
-from dagrpo.checkpoints.modules import model_class_of
-from dagrpo.checkpoints.sharded import read_weights
-from dagrpo.checkpoints.store import DEFAULT_MAX_SHARD_BYTES
 from dagrpo.checkpoints.tensors import NAMED_DTYPES
-from dagrpo.models.config import Fresh
-from dagrpo.models.fresh import config_of, save_preprocessor
 from dagrpo.trainer.batches.batch import Batch, TokenSequences
 from dagrpo.trainer.batches.micro_batches import Budget
 from dagrpo.trainer.config.lora import Lora
@@ -40,12 +32,11 @@ from dagrpo.trainer.model.fsdp import _shard_policy, checkpoint_activations
 from dagrpo.trainer.model.lora import add_adapter
 from dagrpo.trainer.model.optimizer import make_optimizer
 from dagrpo.trainer.model.policy import Policy
-from dagrpo.trainer.model.vision_tower import Tower, tower_module
 from dagrpo.trainer.state import states, tensors
 from dagrpo.trainer.update.policy_update import PolicyUpdate
 from dagrpo.utils.distributed import World
 
-CONFIG = {
+CONFIG: dict[str, Any] = {
     "vocab_size": 1024,
     "hidden_size": 128,
     "intermediate_size": 256,
@@ -55,7 +46,6 @@ CONFIG = {
     "tie_word_embeddings": True,
 }
 SEQUENCES, LENGTH = 4, 64
-FEWEST_TOKENS = 16  # ordinary ones, which every vocabulary here has
 
 
 def counts(
@@ -78,7 +68,7 @@ def counts(
         if recomputed:
             checkpoint_activations(policy.model)
         if ranks > 1:
-            _shard(policy, world)
+            _shard_policy(policy, init_device_mesh("cuda", (ranks,)), world)
         budget = Budget(sequences=micro_batch, head_chunk_tokens=chunk, layout=layout, reduce_gradients=reduction)
         update, _ = _update(policy, world, budget, dtype)
         for step in range(2):
@@ -115,59 +105,6 @@ def state_counts() -> dict[str, Any]:
         stats = update.run(1, _rollouts())
     count = len(list(policy.parameters())) + sum(map(len, optimizer.state.values()))
     return {"tensors": count, "saved": saved, "loaded": loaded, "places": sorted(places), "skipped": stats.skipped}
-
-
-def policy_counts(ranks: int) -> dict[str, Any]:
-    """Return the counts of a policy's weights that rank 0 writes as `save_sharded` does, and of their reading by one process."""
-    counted, world = Counting(), World(rank=0, size=ranks, device=torch.device("cuda", 0))
-    written, read = (_model(2, 0, world.device, counted.fake) for _ in range(2))
-    with counted, tempfile.TemporaryDirectory() as folder:
-        with _process_group(world):
-            if ranks > 1:
-                _shard(Policy(written, dtype=torch.bfloat16), world)
-            counted.reset()
-            with GatheredWeights(written, torch.float32, world).reading() as gathered:
-                write_all(Path(folder), planned_files(gathered, DEFAULT_MAX_SHARD_BYTES))
-            saved = {"waits": dict(counted.waits), "collectives": dict(counted.collectives)}
-        counted.reset()
-        read_weights(read, DcpTensors(Path(folder)))
-    loaded = {"waits": dict(counted.waits), "copies": counted.kernels["copy_"]}
-    return {"tensors": len(list(read.parameters())), "saved": saved, "loaded": loaded}
-
-
-def picture_counts(family: str) -> dict[str, Any]:
-    """Return the counts of the second update of a small model of that family, its tower trained, on three pictures."""
-    from tests.trainer.vision import SMALL, TALL, WIDE
-
-    counted, world = Counting(), World(rank=0, size=1, device=torch.device("cuda", 0))
-    shape = Fresh.model_validate({"num_hidden_layers": 2, "vision": {"family": family, "depth": 2}})
-    config = config_of(shape)
-    with torch.device("meta"):
-        model = model_class_of(config)._from_config(config, dtype=torch.float32).eval()
-    _move(model, world.device, counted.fake)
-    with counted, tempfile.TemporaryDirectory() as folder:
-        config.save_pretrained(folder)
-        save_preprocessor(Path(folder), shape.vision, None)
-        tower = Tower(model, Path(folder), frozen=False, shared=False)
-        update, optimizer = _update(
-            Policy(model, tower, torch.bfloat16), world, Budget(sequences=SEQUENCES), "bfloat16"
-        )
-        shown = [[SMALL], [WIDE, TALL], [], [SMALL]]
-        for step in range(2):
-            counted.reset()
-            stats = update.run(step, _rollouts(shown, tower, config))
-    module = tower_module(model)
-    assert module is not None
-    return {
-        "skipped": stats.skipped,
-        "optimizer": counted.kernels["_fused_adamw_"],
-        "kernels": sum(counted.kernels.values()),
-        "waits": dict(counted.waits),
-        "products": dict(counted.products),
-        "attention": dict(counted.attention),
-        "untrained": [name for name, weight in model.named_parameters() if weight not in optimizer.state],
-        "of tower": len([weight for weight in module.parameters() if weight in optimizer.state]),
-    }
 
 
 def _update(policy: Any, world: Any, budget: Any, dtype: str) -> tuple[Any, Any]:
@@ -209,11 +146,6 @@ def _process_group(world: Any) -> Iterator[None]:
     dist.destroy_process_group()
 
 
-def _shard(policy: Any, world: Any) -> None:
-
-    _shard_policy(policy, init_device_mesh("cuda", (world.size,)), world)
-
-
 def _model(layers: int, rank: int, cuda: Any, fake: Any) -> Any:
     """A Qwen2 whose weights and buffers are on the made-up device."""
     config = AutoConfig.for_model("qwen2", **CONFIG, num_hidden_layers=layers)
@@ -221,12 +153,6 @@ def _model(layers: int, rank: int, cuda: Any, fake: Any) -> Any:
         model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     if rank:
         add_adapter(model, Lora(rank=rank, alpha=2 * rank))
-    _move(model, cuda, fake)
-    return model
-
-
-def _move(model: Any, cuda: Any, fake: Any) -> None:
-    """Give a model weights and buffers on the made-up device."""
     with fake:
         for module in model.modules():
             for name, weight in module._parameters.items():
@@ -237,22 +163,18 @@ def _move(model: Any, cuda: Any, fake: Any) -> None:
                 if buffer is not None:
                     module._buffers[name] = torch.empty(buffer.shape, dtype=buffer.dtype, device=cuda)
         model.tie_weights()
+    return model
 
 
-def _rollouts(shown: Any = (), tower: Any = None, config: Any = None) -> Any:
-    """Sequences of four lengths, a quarter of each its prompt; before that the pictures that each shows."""
+def _rollouts() -> Batch:
+    """Sequences of four lengths, a quarter of each its prompt."""
     drawn = torch.Generator().manual_seed(0)
     lengths = [LENGTH * (1 + row) // SEQUENCES for row in range(SEQUENCES)]
-    ids = [torch.randint(FEWEST_TOKENS, (length,), generator=drawn).tolist() for length in lengths]
+    ids = [torch.randint(CONFIG["vocab_size"], (length,), generator=drawn).tolist() for length in lengths]
     trained = [[4 * place >= length for place in range(length)] for length in lengths]
-    for row, files in enumerate(shown):
-        for file in files:
-            tokens = [config.image_token_id] * (tower.patches(file) // config.vision_config.spatial_merge_size**2)
-            ids[row] = [config.vision_start_token_id, *tokens, config.vision_end_token_id, *ids[row]]
-            trained[row] = [False] * (len(tokens) + 2) + trained[row]
     number = sum(map(sum, trained))
     return Batch(
-        sequences=TokenSequences.of(ids, trained, shown),
+        sequences=TokenSequences.of(ids, trained),
         trajectories=torch.arange(SEQUENCES),
         rollout_logprobs=torch.full((number,), -7.0),
         positive=torch.ones(SEQUENCES, dtype=torch.bool),
@@ -261,6 +183,4 @@ def _rollouts(shown: Any = (), tower: Any = None, config: Any = None) -> Any:
 
 
 if __name__ == "__main__":
-    seen = {name: counts(**case) for name, case in CASES.items()} | {"state": state_counts()}
-    seen |= {f"policy of {ranks}": policy_counts(ranks) for ranks in (1, 2)}
-    print(json.dumps(seen | {family: picture_counts(family) for family in FAMILIES}))
+    print(json.dumps({name: counts(**case) for name, case in CASES.items()} | {"state": state_counts()}))

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-FAMILIES = ("qwen2_5_vl", "qwen3_vl")
 CASES: dict[str, dict[str, Any]] = {
     "packed": {},
     "packed, four layers": {"layers": 4},

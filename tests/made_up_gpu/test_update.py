@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.made_up_gpu.device import CASES, FAMILIES
+from tests.made_up_gpu.device import CASES
 
 pytestmark = pytest.mark.nightly
 HERE = Path(__file__).parent
@@ -116,26 +116,3 @@ def test_a_loaded_state_copies_each_tensor_to_the_device_once_and_nothing_back(c
     assert seen["loaded"] == {"waits": {}, "copies": seen["tensors"]}
     assert seen["places"] == ["cuda:0"]
     assert seen["skipped"] == 0
-
-
-def test_a_saved_policy_copies_each_weight_to_the_cpu_once(counts: Counts) -> None:
-    assert counts["policy of 1"]["saved"] == {"waits": {"_to_copy to the CPU": 26}, "collectives": {}}
-
-
-def test_a_saved_policy_of_two_ranks_is_gathered_weight_by_weight(counts: Counts) -> None:
-    seen = counts["policy of 2"]["saved"]
-    assert seen == {"waits": {"_to_copy to the CPU": 26}, "collectives": {"all-gather float32": 26}}
-
-
-@pytest.mark.parametrize("ranks", [1, 2])
-def test_a_loaded_policy_copies_each_weight_to_the_device_once_and_nothing_back(counts: Counts, ranks: int) -> None:
-    assert counts[f"policy of {ranks}"]["loaded"] == {"waits": {}, "copies": 26}
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_an_update_with_pictures_trains_every_weight_of_model_and_tower(counts: Counts, family: str) -> None:
-    seen = counts[family]
-    assert seen["skipped"] == 0
-    assert seen["optimizer"] == 1
-    assert seen["untrained"] == []
-    assert seen["of tower"] > 0
