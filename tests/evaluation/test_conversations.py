@@ -26,7 +26,7 @@ def completions(tmp_path: Path) -> Path:
 
 
 def test_turns_calls_and_ends_by_kind_of_attempt(completions: Path) -> None:
-    _, summary = score(completions, SCORING)
+    scores, summary = score(completions, SCORING)
     assert summary["conversations"] == {
         "turns": {"greedy": 2.0, "sampled": (3 + 1 + 2 + 1) / 4},
         "calls": {"greedy": 1.0, "sampled": 2 / 4},
@@ -45,16 +45,11 @@ def test_turns_calls_and_ends_by_kind_of_attempt(completions: Path) -> None:
         0.25,
     )
     assert shown["calls, sampled"] == "ok 50.0%, undecodable 50.0%"
-
-
-def test_an_excluded_attempt_is_unverifiable_whatever_it_said(completions: Path) -> None:
-    scores, summary = score(completions, SCORING)
-    row = scores.to_pylist()[3]
+    row = scores.to_pylist()[3]  # of the excluded one, which is unverifiable whatever it said
     assert row["completion"] == f"#### {row['ground_truth']}"
     assert (row["verdict"], row["extracted"], row["correct"]) == ("unverifiable", None, False)
     assert summary["unverifiable_rate"] == {"greedy": 1 / 2, "sampled": 0.0}
-    assert summary["greedy"]["value"] == 1 / 2
-    assert summary["accuracy_by_extractor"]["flexible"]["greedy"] == 1 / 2
+    assert summary["greedy"]["value"] == summary["accuracy_by_extractor"]["flexible"]["greedy"] == 1 / 2
 
 
 def test_single_turns_without_calls_are_described_as_before(tmp_path: Path) -> None:

@@ -44,12 +44,8 @@ def _split(folder: Path) -> Path:
     return folder / "train.parquet"
 
 
-def test_a_pass_rate_is_the_share_of_right_completions_of_a_problem() -> None:
-    ratings = ratings_of(_trajectories(), 3, REWARD)
-    assert [rating.pass_rate for rating in ratings] == [2 / 4, 0.0, 1.0]
-
-
-def test_what_could_not_be_verified_counts_neither_for_nor_against() -> None:
+def test_a_pass_rate_is_the_share_of_right_completions_among_those_that_could_be_verified() -> None:
+    assert [rating.pass_rate for rating in ratings_of(_trajectories(), 3, REWARD)] == [2 / 4, 0.0, 1.0]
     assert Rating(right=1, unverifiable=2, samples=4).pass_rate == 1 / 2
     assert Rating(right=0, unverifiable=4, samples=4).pass_rate is None
 

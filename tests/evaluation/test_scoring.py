@@ -65,8 +65,9 @@ def write(folder: Path, problems: Sequence[Sequence[str]] = PROBLEMS, **changed:
     return folder / "completions.parquet"
 
 
-def test_every_metric_by_hand(tmp_path: Path) -> None:
-    _, summary = score(write(tmp_path), SCORING)
+def test_every_metric_by_hand_and_the_same_bytes_again(tmp_path: Path) -> None:
+    completions = write(tmp_path)
+    scores, summary = score(completions, SCORING)
     # Right among 4 samples: 4, 1, 0 (strict reads no answer from three of them), 2.
     assert summary["greedy"]["value"] == 2 / 4
     assert (summary["greedy"]["low"], summary["greedy"]["high"]) == pytest.approx((0.150039, 0.849961), abs=1e-6)
@@ -77,29 +78,23 @@ def test_every_metric_by_hand(tmp_path: Path) -> None:
     assert summary["pass_at_k"]["4"]["value"] == pytest.approx(3 / 4)
     # Majorities: 8; 7 (two votes of three); 9 (the only vote); 7 and 8 tie.
     assert summary["maj_at_k"]["value"] == pytest.approx((1 + 0 + 0 + 1 / 2) / 4)
-
-
-def test_rates_and_the_other_extractor_stand_beside_the_scores(tmp_path: Path) -> None:
-    _, summary = score(write(tmp_path), SCORING)
     assert summary["truncation_rate"] == {"greedy": 0.0, "sampled": 1 / 16}
     assert summary["missing_answer_rate"] == {"greedy": 0.0, "sampled": 4 / 16}
     assert summary["mean_completion_tokens"]["greedy"] == 6.0
     assert summary["accuracy_by_extractor"]["strict"]["sampled"] == 7 / 16
     assert summary["accuracy_by_extractor"]["flexible"]["sampled"] == 10 / 16
     assert (summary["problems"], summary["samples_per_problem"], summary["extractor"]) == (4, 4, "strict")
-
-
-def test_scoring_again_gives_the_same_bytes(tmp_path: Path) -> None:
-    completions = write(tmp_path)
-    for name in ("first", "second"):
-        write_parquet(tmp_path / name, score(completions, SCORING)[0])
+    again, summary_again = score(completions, SCORING)
+    assert summary_again == summary
+    for name, table in (("first", scores), ("second", again)):
+        write_parquet(tmp_path / name, table)
     assert (tmp_path / "first").read_bytes() == (tmp_path / "second").read_bytes()
-    assert score(completions, SCORING)[1] == score(completions, SCORING)[1]
 
 
 def test_without_samples_only_what_is_greedy_is_summarised(tmp_path: Path) -> None:
     _, summary = score(write(tmp_path, [texts[:1] for texts in PROBLEMS]), SCORING)
     assert summary["samples_per_problem"] == 0
+    assert [pass_counts(samples) for samples in (0, 1, 4, 6)] == [[], [1], [1, 2, 4], [1, 2, 4, 6]]
     assert not {"mean_at_k", "pass_at_k", "maj_at_k"} & set(summary)
     assert summary["truncation_rate"] == {"greedy": 0.0}
     assert set(metrics_to_log(summary)) == {
@@ -107,11 +102,6 @@ def test_without_samples_only_what_is_greedy_is_summarised(tmp_path: Path) -> No
         *("truncation_rate_greedy", "missing_answer_rate_greedy", "mean_completion_tokens_greedy"),
         "unverifiable_rate_greedy",
     }
-
-
-@pytest.mark.parametrize(("samples", "counts"), [(0, []), (1, [1]), (4, [1, 2, 4]), (6, [1, 2, 4, 6])])
-def test_pass_at_k_is_reported_at_powers_of_two_and_at_k(samples: int, counts: list[int]) -> None:
-    assert pass_counts(samples) == counts
 
 
 def test_a_ground_truth_that_is_no_number_names_file_and_row(tmp_path: Path) -> None:
@@ -153,10 +143,13 @@ def test_what_the_text_alone_gives_is_a_score_beside_the_others_which_stay_as_th
     assert metrics_to_log(summary)["greedy_without_pictures"] == 3 / 4
 
 
-def test_instructions_are_counted_one_by_one_and_all_together(tmp_path: Path) -> None:
-    truth = json.dumps([["punctuation:no_comma", {}], ["startend:quotation", {}]])
+INSTRUCTIONS = json.dumps([["punctuation:no_comma", {}], ["startend:quotation", {}]])
+
+
+def test_instructions_are_counted_one_by_one_and_all_together_and_answers_have_no_vote(tmp_path: Path) -> None:
+    """That two texts follow the same instructions does not make them one answer."""
     texts = [('"a"', "a, b"), ("a", '*"a"*')]  # greedy and one sample of each prompt
-    scores, summary = score(write(tmp_path, texts, ground_truth=truth, verifier="ifeval"), SCORING)
+    scores, summary = score(write(tmp_path, texts, ground_truth=INSTRUCTIONS, verifier="ifeval"), SCORING)
     assert summary["greedy"]["value"] == 1 / 2
     assert summary["accuracy_by_extractor"]["flexible"]["sampled"] == 1 / 2
     assert summary["parts_by_extractor"]["strict"] == {"greedy": 3 / 4, "sampled": 1 / 4}
@@ -164,19 +157,12 @@ def test_instructions_are_counted_one_by_one_and_all_together(tmp_path: Path) ->
     assert scores["extracted"].to_pylist()[2] == "punctuation:no_comma"
     logged = metrics_to_log(summary)
     assert (logged["parts_strict_sampled"], logged["parts_flexible_sampled"]) == (1 / 4, 2 / 4)
-
-
-def test_answers_that_are_not_compared_with_each_other_have_no_vote(tmp_path: Path) -> None:
-    """That two texts follow the same instructions does not make them one answer."""
-    truth = json.dumps([["punctuation:no_comma", {}], ["startend:quotation", {}]])
-    path = write(tmp_path, [("a", '"a"', "a", "b")], ground_truth=truth, verifier="ifeval")
-    scores, summary = score(path, SCORING)
-    assert (summary["mean_at_k"]["k"], "maj_at_k" in summary) == (3, False)
+    assert (summary["mean_at_k"]["k"], "maj_at_k" in summary) == (1, False)
     assert scores["vote"].null_count == scores.num_rows
     write_parquet(tmp_path / "scores.parquet", scores)
     (tmp_path / "scores.json").write_text(json.dumps(summary))
     evaluation = read_evaluation(tmp_path / "scores.parquet", tmp_path / "scores.json")
-    assert set(values_per_problem(evaluation.outcomes)) == {"greedy", "mean_at_3", *(f"pass_at_{k}" for k in (1, 2, 3))}
+    assert set(values_per_problem(evaluation.outcomes)) == {"greedy", "mean_at_1", "pass_at_1"}
 
 
 def test_instructions_are_graded_once_by_each_extractor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,8 +173,7 @@ def test_instructions_are_graded_once_by_each_extractor(tmp_path: Path, monkeypa
         return False
 
     monkeypatch.setattr(ifeval, "follows", counted)
-    truth = json.dumps([["punctuation:no_comma", {}], ["startend:quotation", {}]])
-    score(write(tmp_path, [("a", "b")], ground_truth=truth, verifier="ifeval"), SCORING)
+    score(write(tmp_path, [("a", "b")], ground_truth=INSTRUCTIONS, verifier="ifeval"), SCORING)
     strict, exact, flexible = 1, 1, len([text for text in loosened("a") if text])
     assert len(asked) == 2 * 2 * (strict + exact + flexible)
 
@@ -225,21 +210,18 @@ def test_an_excluded_attempt_and_one_that_the_library_leaves_are_undecided_and_n
 
 
 def test_a_scorer_that_no_evaluated_task_is_for_is_refused_and_an_unknown_one_gets_the_nearest_name() -> None:
+    tasks = {"train": "countdown", "evaluate": ["countdown"], "tasks": ["countdown"]}
     with pytest.raises(
-        UserError, match=r"also names verl_gsm8k, .* of the verifiers gsm8k, but .* have countdown: delete"
+        UserError, match=r"also names verl_gsm8k, .* of the verifiers gsm8k, but .* have countdown: dele"
     ):
-        parse_with_tasks(
-            {
-                "evaluation": {"scoring": {"also": ["verl_gsm8k"]}},
-                "experiment": {"train": "countdown", "evaluate": ["countdown"], "tasks": ["countdown"]},
-            }
-        )
-    with pytest.raises(UserError, match=r"`verl_gsm8` is not a scorer: the nearest known one is `verl_gsm8k`"):
-        parse({"evaluation": {"scoring": {"also": ["verl_gsm8"]}}})
-    with pytest.raises(UserError, match=r"evaluation\.scoring\.also names verl_gsm8k more than once"):
-        parse({"evaluation": {"scoring": {"also": ["verl_gsm8k", "verl_gsm8k"]}}})
-    with pytest.raises(UserError, match=r"evaluation\.scoring\.also has null in place of the name of a scorer"):
-        parse({"evaluation": {"scoring": {"also": [None]}}})
+        parse_with_tasks({"evaluation": {"scoring": {"also": ["verl_gsm8k"]}}, "experiment": tasks})
+    for also, words in (
+        (["verl_gsm8"], r"`verl_gsm8` is not a scorer: the nearest known one is `verl_gsm8k`"),
+        (["verl_gsm8k", "verl_gsm8k"], r"evaluation\.scoring\.also names verl_gsm8k more than once"),
+        ([None], r"evaluation\.scoring\.also has null in place of the name of a scorer"),
+    ):
+        with pytest.raises(UserError, match=words):
+            parse({"evaluation": {"scoring": {"also": also}}})
 
 
 PARAMS = {"evaluation": Evaluation().model_dump()}

@@ -5,7 +5,7 @@ import time
 
 import psutil
 import pytest
-from packages.dagrpo_sandbox.tests.test_pool import _with_pool
+from packages.dagrpo_sandbox.tests.test_pool import in_pool
 
 from dagrpo_sandbox import Limits, SandboxPool, Session
 
@@ -41,31 +41,27 @@ print("x" * 30000)
 
 
 @pytest.mark.parametrize("waker", WAKERS)
-def test_nothing_runs_between_two_programs(waker: str) -> None:
-    async def use(pool: SandboxPool) -> None:
-        session = pool.session()
-        program = LEFT_BEHIND.format(waker=WAKERS[waker].replace("\n", "\n        "))
-        assert (await session.run(program)).status == "ok"
-        begin = time.monotonic() + 0.1
-        await asyncio.sleep(0.5)
-        end = time.monotonic()
-        times = [float(each) for each in (await session.run("print(open('/tmp/times').read())")).stdout.split()]
-        assert times
-        assert [each for each in times if begin < each < end] == []
-
-    _with_pool(use, size=1)
+@in_pool(size=1)
+async def test_nothing_runs_between_two_programs(pool: SandboxPool, waker: str) -> None:
+    session = pool.session()
+    program = LEFT_BEHIND.format(waker=WAKERS[waker].replace("\n", "\n        "))
+    assert (await session.run(program)).status == "ok"
+    begin = time.monotonic() + 0.1
+    await asyncio.sleep(0.5)
+    end = time.monotonic()
+    times = [float(each) for each in (await session.run("print(open('/tmp/times').read())")).stdout.split()]
+    assert times
+    assert [each for each in times if begin < each < end] == []
 
 
-def test_a_process_that_is_woken_all_the_same_is_stopped_again() -> None:
-    async def use(pool: SandboxPool) -> None:
-        session = pool.session()
-        await session.run("import os, time\nif os.fork() == 0:\n  while True: pass")
-        left = await _stopped(2)
-        for process in left:
-            process.send_signal(SIGCONT)
-        assert await _stopped(2) == left
-
-    _with_pool(use, size=1)
+@in_pool(size=1)
+async def test_a_process_that_is_woken_all_the_same_is_stopped_again(pool: SandboxPool) -> None:
+    session = pool.session()
+    await session.run("import os, time\nif os.fork() == 0:\n  while True: pass")
+    left = await _stopped(2)
+    for process in left:
+        process.send_signal(SIGCONT)
+    assert await _stopped(2) == left
 
 
 async def _stopped(count: int) -> list[psutil.Process]:
@@ -79,38 +75,32 @@ async def _stopped(count: int) -> list[psutil.Process]:
         await asyncio.sleep(0.05)
 
 
-def test_sessions_together_hold_no_more_than_their_limit() -> None:
+@in_pool(Limits(memory_mb=128, sessions_mb=72), size=1)
+async def test_sessions_together_hold_no_more_than_their_limit(pool: SandboxPool) -> None:
     """The largest is given up, which its next caller is told; the one after that begins anew."""
-
-    async def use(pool: SandboxPool) -> None:
-        sizes = (8, 24, 16, 12)
-        sessions = [pool.session() for _ in sizes]
-        for session, size in zip(sessions, sizes, strict=True):
-            assert (await session.run(f"block = b'x' * ({size} << 20)")).status == "ok"
-        assert sum(session.held_bytes for session in sessions) <= 72 << 20
-        assert await _statuses(sessions, "block") == ["ok", "sessions_limit", "ok", "ok"]
-        assert await _statuses(sessions, "block") == ["ok", "error", "ok", "ok"]
-
-    _with_pool(use, Limits(memory_mb=128, sessions_mb=72), size=1)
+    sizes = (8, 24, 16, 12)
+    sessions = [pool.session() for _ in sizes]
+    for session, size in zip(sessions, sizes, strict=True):
+        assert (await session.run(f"block = b'x' * ({size} << 20)")).status == "ok"
+    assert sum(session.held_bytes for session in sessions) <= 72 << 20
+    assert await _statuses(sessions, "block") == ["ok", "sessions_limit", "ok", "ok"]
+    assert await _statuses(sessions, "block") == ["ok", "error", "ok", "ok"]
 
 
 @pytest.mark.parametrize(
     "also", ["", "os.fork() or os._exit(0)", "open('/proc/sys/kernel/ns_last_pid', 'w').write('2')"]
 )
-def test_what_a_sessions_child_holds_is_counted(also: str) -> None:
+@in_pool(size=1)
+async def test_what_a_sessions_child_holds_is_counted(pool: SandboxPool, also: str) -> None:
     """Its number is later than the program's own; a program that made its own the last one again would hide it."""
-
-    async def use(pool: SandboxPool) -> None:
-        session = pool.session()
-        await session.run("1")
-        before = session.held_bytes
-        hold = "block = b'x' * (24 << 20); os.write(filled, b'x'); time.sleep(60)"
-        await session.run(
-            f"import os, time\nready, filled = os.pipe()\nif os.fork() == 0:\n  {hold}\nos.read(ready, 1)\n{also}"
-        )
-        assert 24 << 20 <= session.held_bytes - before < 40 << 20
-
-    _with_pool(use, size=1)
+    session = pool.session()
+    await session.run("1")
+    before = session.held_bytes
+    hold = "block = b'x' * (24 << 20); os.write(filled, b'x'); time.sleep(60)"
+    await session.run(
+        f"import os, time\nready, filled = os.pipe()\nif os.fork() == 0:\n  {hold}\nos.read(ready, 1)\n{also}"
+    )
+    assert 24 << 20 <= session.held_bytes - before < 40 << 20
 
 
 async def _statuses(sessions: list[Session], program: str) -> list[str]:

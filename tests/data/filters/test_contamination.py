@@ -1,5 +1,6 @@
 """Train problems that share words with test problems: planted ones are found, phrases of the trade are not."""
 
+import pytest
 from tests.data.filters.problems import gone, left, sieve, task_row, task_rows
 
 from dagrpo.data.filters.contamination import COMMON, Contamination, Shared, check_contamination
@@ -24,14 +25,6 @@ def test_a_planted_run_of_thirteen_words_is_found_and_twelve_are_not() -> None:
     assert (left(found), gone(found)) == ([0, 1, 2], [])
 
 
-def test_those_that_are_left_after_later_gates_are_counted_by_themselves() -> None:
-    found = sieve(["clean", f"Before: {THIRTEEN}, after!", f"Again {THIRTEEN}"])
-    overlaps = check_contamination(found, {"exam": task_rows([THIRTEEN], "test"), "other": []}, 13, "report")
-    contamination = overlaps.report(found.splits["train"][:2])
-    assert (contamination.train_problems, contamination.train_problems_left) == (2, 1)
-    assert (contamination.by_task, contamination.left_by_task) == ({"exam": 2, "other": 0}, {"exam": 1, "other": 0})
-
-
 def test_short_questions_are_compared_whole_and_with_their_operators() -> None:
     contamination = _check(sieve(["48+44=?", "48-44=?", "What is 48+44=?"]), "48 + 44 =?")
     assert [shared.train_index for shared in contamination.examples["exam"]] == [0]
@@ -44,17 +37,16 @@ def test_a_short_question_beside_another_figure_is_not_the_same() -> None:
     assert [shared.train_index for shared in contamination.examples["figures"]] == [1]
 
 
-def test_phrases_that_many_train_problems_have_do_not_count_but_are_reported() -> None:
-    boilerplate = [f"Number {i} is special {TRADE}" for i in range(COMMON + 1)]
-    contamination = _check(sieve(boilerplate), f"Something else {TRADE}")
-    assert contamination.by_task == {"exam": 0}
-    assert contamination.common_phrases_only == {"exam": COMMON + 1}
-
-
-def test_up_to_ten_train_problems_may_share_a_phrase_that_counts() -> None:
-    contamination = _check(sieve([f"Number {i} is special {TRADE}" for i in range(COMMON)]), f"Something else {TRADE}")
-    assert contamination.by_task == {"exam": COMMON}
-    assert [shared.train_index for shared in contamination.examples["exam"]] == [0, 1, 2, 3, 4]
+@pytest.mark.parametrize(("problems", "counted"), [(COMMON, COMMON), (COMMON + 1, 0)])
+def test_up_to_ten_train_problems_may_share_a_phrase_that_counts_and_more_are_reported(
+    problems: int, counted: int
+) -> None:
+    contamination = _check(
+        sieve([f"Number {i} is special {TRADE}" for i in range(problems)]), f"Something else {TRADE}"
+    )
+    assert contamination.by_task == {"exam": counted}
+    assert contamination.common_phrases_only == {"exam": problems - counted}
+    assert [shared.train_index for shared in contamination.examples["exam"]] == [*range(min(counted, 5))]
 
 
 def test_a_rare_ending_does_not_make_a_phrase_of_the_trade_count() -> None:
@@ -74,9 +66,10 @@ def test_the_very_same_question_counts_however_common_its_phrases_are() -> None:
 def test_tasks_are_counted_apart_and_a_problem_once_in_all() -> None:
     found = sieve([f"a {THIRTEEN}", "short one"])
     tests = {"exam": task_rows([f"b {THIRTEEN}"], "test"), "quiz": task_rows(["x", THIRTEEN, "Short one."], "test")}
-    contamination = check_contamination(found, tests, 13, "drop").report(found.splits["train"])
-    assert contamination.by_task == {"exam": 1, "quiz": 2}
-    assert contamination.train_problems == 2
+    overlaps = check_contamination(found, tests, 13, "drop")
+    contamination = overlaps.report(task_rows(["short"]))  # of two, one is left
+    assert (contamination.by_task, contamination.left_by_task) == ({"exam": 1, "quiz": 2}, {"exam": 1, "quiz": 1})
+    assert (contamination.train_problems, contamination.train_problems_left) == (2, 1)
     assert left(found) == []
     assert [detail for *_, detail in gone(found)] == [
         f"exam, test row 0: {THIRTEEN}",

@@ -1,5 +1,6 @@
 """Prompt lengths in tokens: written to every problem, the long ones dropped, the rest described."""
 
+import itertools
 import subprocess
 import sys
 from dataclasses import replace
@@ -41,27 +42,19 @@ from dagrpo.tools import function_schemas
 from dagrpo.utils.files import write_json
 
 
-def test_every_problem_gets_the_tokens_of_its_prompt(tmp_path: Path) -> None:
-    found = sieve(["a", "abc"], ["abcdefg"])
-    count_prompt_tokens(found, character_model(tmp_path / "tiny"))
-    assert [problem.prompt_tokens for problem in found.splits["train"]] == [4, 6]  # <|user|> <|end|> <|assistant|>
-    assert [problem.prompt_tokens for problem in found.splits["test"]] == [10]
-
-
-def test_a_prompt_may_be_as_long_as_the_limit_and_no_longer(tmp_path: Path) -> None:
+def test_every_problem_gets_the_tokens_of_its_prompt_and_the_longest_go(tmp_path: Path) -> None:
     found = sieve(["a", "abc", "abcd"], ["abcdefg"])
     count_prompt_tokens(found, character_model(tmp_path / "tiny"))
+    assert [problem.prompt_tokens for problem in found.rows()] == [4, 6, 7, 10]  # <|user|> <|end|> <|assistant|>
     drop_long_prompts(found, 6)
     assert (left(found), left(found, "test")) == ([0, 1], [])
     assert gone(found) == [("train", 2, "prompt too long", "7 tokens"), ("test", 0, "prompt too long", "10 tokens")]
 
 
-def test_lengths_are_nearest_rank_percentiles(tmp_path: Path) -> None:
-    found = sieve(["x" * number for number in range(1, 21)])
-    count_prompt_tokens(found, character_model(tmp_path / "tiny"))
-    described = prompt_tokens(found.splits, tools_shown=None, images_counted=False)
+def test_lengths_are_nearest_rank_percentiles() -> None:
+    splits = {"train": [replace(task_row("x"), prompt_tokens=number) for number in range(4, 24)], "test": []}
+    described = prompt_tokens(splits, tools_shown=None, images_counted=False)
     assert described.splits == {"train": Lengths(min=4, median=13, percent_95=22, max=23), "test": None}
-    assert not described.images_counted
 
 
 def test_a_chat_template_that_leaves_the_tools_out_is_noticed(data_folder: Path, tmp_path: Path) -> None:
@@ -151,16 +144,15 @@ def test_the_remedy_names_our_template_for_the_family_that_has_one(model: Path) 
         require_tools_shown([task_row("How many?", tools=("answer_check",))], model, "template")
 
 
-def test_a_template_that_tells_of_tools_is_taken(model: Path, tmp_path: Path) -> None:
-    with_template(model, QWEN2_5_VL_TOOLS)
-    assert prepared(model, tmp_path).prompt_tokens.tools_shown
-
-
-@pytest.mark.parametrize("changes", [{"chat": "renderers"}, {"evaluate": "gsm8k"}])
-def test_what_is_not_rendered_by_the_template_or_not_attempted_is_prepared(
-    model: Path, tmp_path: Path, changes: dict[str, str]
+@pytest.mark.parametrize(
+    ("changes", "shown"), [({"chat": "renderers"}, False), ({"evaluate": "gsm8k"}, False), ({}, True)]
+)
+def test_what_is_not_rendered_by_the_template_not_attempted_or_told_of_its_tools_is_prepared(
+    model: Path, tmp_path: Path, changes: dict[str, str], shown: bool
 ) -> None:
-    assert prepared(model, tmp_path, **changes).prompt_tokens.tools_shown is False
+    if shown:
+        with_template(model, QWEN2_5_VL_TOOLS)
+    assert prepared(model, tmp_path, **changes).prompt_tokens.tools_shown is shown
 
 
 def test_demonstrations_of_calls_tell_of_a_tool_and_so_does_nothing_to_a_fresh_model(model: Path) -> None:
@@ -183,12 +175,15 @@ TEXTS = [
 ]
 
 
-@pytest.mark.parametrize("tools", [(), ("calculator",), ("answer_check", "calculator")])
-@pytest.mark.parametrize("system", ["", "You are an expert."])
-def test_qwen3_counts_equal_those_of_autotokenizer_and_render(
-    data_folder: Path, tmp_path: Path, tools: tuple[str, ...], system: str
+@pytest.mark.parametrize(
+    ("family", "system", "tools"),
+    [("tiny", "", ()), *itertools.product(["qwen3"], ["", "You are an expert."], [(), ("answer_check", "calculator")])],
+)
+def test_counts_equal_those_of_autotokenizer_and_render(
+    data_folder: Path, tmp_path: Path, family: str, system: str, tools: tuple[str, ...]
 ) -> None:
-    folder = qwen3_model(data_folder, tmp_path / "qwen3")
+    folder = tmp_path / family
+    folder = qwen3_model(data_folder, folder) if family == "qwen3" else character_model(folder)
     ours, theirs = load_tokenizer(folder), AutoTokenizer.from_pretrained(folder, local_files_only=True)
     assert type(ours) is type(theirs)
     prompts = [task_row(text, system=system, tools=tools) for text in TEXTS]
@@ -198,17 +193,6 @@ def test_qwen3_counts_equal_those_of_autotokenizer_and_render(
     assert texts == [text for text, _ in expected]
     assert count_tokens(ours, texts) == [len(token_ids) for _, token_ids in expected]
     assert all(("calculator" in text) == ("calculator" in tools) for text in texts)
-
-
-def test_the_character_tokenizer_counts_equal_those_of_autotokenizer_and_render(tmp_path: Path) -> None:
-    folder = character_model(tmp_path / "tiny")
-    ours, theirs = load_tokenizer(folder), AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    prompts = [task_row(text) for text in TEXTS]
-    expected = [render(theirs, prompt.prompt) for prompt in prompts]
-    texts = [rendered(ours, prompt) for prompt in prompts]
-    assert texts == [text for text, _ in expected]
-    assert count_tokens(ours, texts) == [len(token_ids) for _, token_ids in expected]
-    assert count_tokens(ours, [rendered(ours, task_row("12+3=?"))]) == [6 + 3]
 
 
 def test_more_texts_than_a_chunk_are_all_counted_in_order() -> None:

@@ -31,18 +31,19 @@ def test_every_row_of_a_question_with_different_answers_goes() -> None:
     assert gone(found) == [("train", index, "conflicting answers", detail) for index in (0, 2, 3)]
 
 
-def test_the_same_number_written_otherwise_is_no_conflict() -> None:
-    found = sieve([("a", "1000"), ("a", "1,000"), ("a", "1000.0")])
-    assert drop_conflicting(found) == {"train": 0, "test": 0}
-    assert left(found) == [0, 1, 2]
-
-
-def test_answers_that_only_math_verify_could_compare_conflict_when_their_texts_differ() -> None:
-    same = [task_row("a", truth, index=i, verifier="math") for i, truth in enumerate([r"\frac{1}{x}", r"x^{-1}"])]
-    found = Sieve({"train": same})
-    assert drop_conflicting(found)["train"] == 1
-    repeated = [task_row("a", r"\frac{1}{x}", index=i, verifier="math") for i in range(2)]
-    assert drop_conflicting(Sieve({"train": repeated}))["train"] == 0
+@pytest.mark.parametrize(
+    ("verifier", "truths", "conflicts"),
+    [
+        ("gsm8k", ["1000", "1,000", "1000.0"], 0),  # one number, written otherwise
+        ("math", [r"\frac{1}{x}", r"x^{-1}"], 1),  # only math-verify could compare them
+        ("math", [r"\frac{1}{x}", r"\frac{1}{x}"], 0),
+    ],
+)
+def test_answers_conflict_when_they_are_different_or_cannot_be_compared_here(
+    verifier: str, truths: list[str], conflicts: int
+) -> None:
+    found = Sieve({"train": [task_row("a", truth, index=i, verifier=verifier) for i, truth in enumerate(truths)]})
+    assert drop_conflicting(found)["train"] == conflicts
 
 
 def test_a_conflict_between_train_and_test_leaves_test_whole() -> None:
@@ -135,19 +136,14 @@ def test_a_train_problem_that_test_asks_too_goes_and_test_stays_whole() -> None:
 
 
 def test_a_train_problem_of_another_split_goes_too_and_that_split_may_share_with_test() -> None:
-    splits = {
-        name: task_rows(questions, name) for name, questions in (("train", ["a", "b"]), ("validation", ["b", "t"]))
-    }
-    found = Sieve(splits | {"test": task_rows(["t"], "test")})
+    questions = {"train": ["a", "b"], "validation": ["b", "t"], "test": ["t"]}
+    found = Sieve({name: task_rows(asked, name) for name, asked in questions.items()})
     drop_repeated(found)
     assert (left(found), left(found, "validation"), left(found, "test")) == ([0], [0, 1], [0])
     assert found.counts["train: question also in validation"] == 1
-
-
-def test_the_same_text_beside_another_figure_is_no_repeat() -> None:
-    found = Sieve({"train": [task_row("Find x.", index=i, images=(bytes([i % 2]),)) for i in range(3)]})
-    drop_repeated(found)
-    assert left(found) == [0, 1]
+    figures = Sieve({"train": [task_row("Find x.", index=i, images=(bytes([i % 2]),)) for i in range(3)]})
+    drop_repeated(figures)
+    assert left(figures) == [0, 1], "the same text beside another figure is no repeat"
 
 
 QUESTIONS = [f"what is {number}" for number in range(40)]
@@ -181,26 +177,17 @@ def test_a_row_more_replaces_at_most_one_held_out_problem(added: str) -> None:
     assert len(before - after) <= 1
 
 
-@pytest.mark.parametrize("count", [40, 41])
-def test_something_must_be_left_to_train_on(count: int) -> None:
-    with pytest.raises(
-        ValueError, match=rf"^data.held_out is {count}, but only 40 problems are left .*lower data.held"
-    ):
-        hold_out(sieve(QUESTIONS), count)
+def test_something_must_be_left_to_train_on() -> None:
+    with pytest.raises(ValueError, match=r"^data.held_out is 40, but only 40 problems are left .*lower data.held"):
+        hold_out(sieve(QUESTIONS), 40)
 
 
-def test_a_reason_that_nobody_had_shows_as_zero_and_counts_add_up() -> None:
-    found = sieve(["a", "b"])
-    found.drop("test", "is b", lambda problem: "really")
-    found.drop("train", "is b", lambda problem: "really" if problem.question == "b" else None)
-    found.drop("train", "is b", lambda problem: "really")
-    assert found.counts == {"test: is b": 0, "train: is b": 2}
-
-
-def test_the_table_of_the_dropped_has_the_schema_also_when_it_is_empty() -> None:
+def test_the_table_of_the_dropped_has_the_schema_also_when_it_is_empty_and_reasons_are_counted() -> None:
     assert dropped_table([]).schema.equals(SCHEMA)
-    found = Sieve({"test": [task_row("q", "7", split="test", index=3)]})
+    found = Sieve({"test": [task_row("q", "7", split="test", index=3)], "train": []})
+    found.drop("train", "a reason", lambda problem: "a detail")
     found.drop("test", "a reason", lambda problem: "a detail")
+    assert found.counts == {"train: a reason": 0, "test: a reason": 1}
     assert dropped_table(found.dropped).to_pylist() == [
         {"split": "test", "index": 3, "question": "q", "ground_truth": "7", "reason": "a reason", "detail": "a detail"}
     ]

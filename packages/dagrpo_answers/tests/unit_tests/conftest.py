@@ -1,6 +1,8 @@
 """Sandboxes for all tests here; they skip where no program can be isolated."""
 
+import json
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from packages.dagrpo_sandbox.tests.running import without_sandbox
@@ -10,6 +12,7 @@ from dagrpo_answers.unit_tests.pool import SandboxedTests
 from dagrpo_answers.verifier import ProgramLimits
 
 Share = Callable[..., float | None]
+Shares = Callable[..., list[float | None]]
 
 
 @pytest.fixture(scope="session")
@@ -29,5 +32,16 @@ def share(sandboxes: SandboxedTests) -> Share:
 
     def of(program: str, ground_truth: str, *, fractions: bool = True) -> float | None:
         return sandboxes.shares([(program, ground_truth)], fractions=fractions)[0]
+
+    return of
+
+
+@pytest.fixture
+def shares(sandboxes: SandboxedTests) -> Shares:
+    """The shares of tests that programs pass, side by side: pairs of a program and a ground truth, or its fields."""
+
+    def of(*pairs: tuple[str, Any]) -> list[float | None]:
+        texts = [(program, truth if isinstance(truth, str) else json.dumps(truth)) for program, truth in pairs]
+        return sandboxes.shares(texts, fractions=True)
 
     return of

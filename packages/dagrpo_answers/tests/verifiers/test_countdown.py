@@ -10,35 +10,23 @@ from hypothesis import strategies as st
 from dagrpo_answers import arithmetic
 from dagrpo_answers.verifiers.countdown import check, equal, extract, formatted
 
-PUZZLE = '{"numbers": [3, 4, 6], "target": 24}'
-
-
-@pytest.mark.parametrize(
-    "answer",
-    [
-        "(6 - 4 / 4) * 3", "6 * 4 * 3 / 3", "6 * 4", "6 * (4 + 3 - 3)", "(4 - 3 + 6)", "6*4*3", "24", "6 / (3 / 4 - 6)", "",
-        "3 + 4 +", "46 - 3",
-    ],
+RIGHT: list[tuple[str, list[int], int]] = [
+    ("(3 + 5) * 3", [3, 3, 5], 24), ("8 / (3 - 8 / 3)", [8, 8, 3, 3], 24), ("-3 + 5", [3, 5], 2), ("3 - 5", [3, 5], -2),
+    ("((7))", [7], 7), ("1 / 3 * 3", [1, 3, 3], 1),
+]  # fmt: skip
+WRONG = (  # of 3, 4 and 6 for 24
+    "(6 - 4 / 4) * 3", "6 * 4 * 3 / 3", "6 * 4", "6 * (4 + 3 - 3)", "(4 - 3 + 6)", "6*4*3", "24", "6 / (3 / 4 - 6)", "",
+    "3 + 4 +", "46 - 3",
 )  # fmt: skip
-def test_an_equation_of_other_numbers_or_with_another_value_is_wrong(answer: str) -> None:
-    assert equal(answer, PUZZLE) is False
 
 
-@pytest.mark.parametrize(
-    ("answer", "numbers", "target"),
-    [
-        ("(3 + 5) * 3", [3, 3, 5], 24),
-        ("8 / (3 - 8 / 3)", [8, 8, 3, 3], 24),
-        ("-3 + 5", [3, 5], 2),
-        ("3 - 5", [3, 5], -2),
-        ("((7))", [7], 7),
-        ("1 / 3 * 3", [1, 3, 3], 1),
-    ],
-)
-def test_an_equation_of_the_numbers_that_makes_the_target_is_right(
-    answer: str, numbers: list[int], target: int
-) -> None:
-    assert equal(answer, json.dumps({"numbers": numbers, "target": target})) is True
+def test_an_equation_of_the_numbers_alone_that_makes_the_target_is_right() -> None:
+    for answer, numbers, target in RIGHT:
+        assert equal(answer, json.dumps({"numbers": numbers, "target": target})) is True
+    assert [answer for answer in WRONG if equal(answer, '{"numbers": [3, 4, 6], "target": 24}') is not False] == []
+    assert equal("(3+5)*3 = 24", '{"numbers": [3, 3, 5], "target": 24}') is False
+    assert formatted("<answer>6 / (3 - 3)</answer>")
+    assert equal("6 / (3 - 3)", '{"numbers": [6, 3, 3], "target": 0}') is False
 
 
 @pytest.mark.parametrize(
@@ -51,11 +39,6 @@ def test_an_equation_of_the_numbers_that_makes_the_target_is_right(
 def test_what_is_no_bounded_arithmetic_is_no_expression(answer: str) -> None:
     assert arithmetic.parse(answer) is None
     assert not formatted(f"<answer>{answer}</answer>")
-
-
-def test_a_division_by_zero_is_wrong_and_still_an_expression() -> None:
-    assert formatted("<answer>6 / (3 - 3)</answer>")
-    assert equal("6 / (3 - 3)", '{"numbers": [6, 3, 3], "target": 0}') is False
 
 
 # text -> strict, exact
@@ -73,10 +56,6 @@ def test_a_division_by_zero_is_wrong_and_still_an_expression() -> None:
 def test_the_equation_is_read_out_of_its_tags(text: str, strict: str | None, exact: str | None) -> None:
     assert extract(text, "strict") == strict
     assert extract(text, "exact") == exact
-
-
-def test_an_equation_with_its_result_is_no_exact_answer() -> None:
-    assert equal("(3+5)*3 = 24", '{"numbers": [3, 3, 5], "target": 24}') is False
 
 
 @pytest.mark.parametrize(
