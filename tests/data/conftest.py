@@ -3,7 +3,7 @@
 import hashlib
 import json
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import unquote, urlparse
@@ -20,7 +20,7 @@ class Hub(ThreadingHTTPServer):
         self.commit = commit
         self.files = files
         self.asked: list[str] = []  # every path that was asked for
-        self.faults: dict[str, str] = {}  # "refused", or "cut off": the second half never comes
+        self.refused: list[str] = []  # files that are not handed out
 
     @property
     def address(self) -> str:
@@ -68,24 +68,19 @@ class _Handler(BaseHTTPRequestHandler):
             commit, _, name = path.removeprefix(raw).partition("/")
             if commit != hub.commit:
                 return self._fail("RevisionNotFound")
-            if hub.faults.get(name) == "refused":
+            if name in hub.refused:
                 return self._fail("GatedRepo", 403)
-            cut_off = hub.faults.get(name) == "cut off"
-            return (
-                self._send(hub.files[name], body=body, cut_off=cut_off)
-                if name in hub.files
-                else self._fail("EntryNotFound")
-            )
+            return self._send(hub.files[name], body=body) if name in hub.files else self._fail("EntryNotFound")
         return self._fail("RevisionNotFound" if hub.repository in path else "RepoNotFound")
 
-    def _send(self, content: bytes, *, body: bool, cut_off: bool = False) -> None:
+    def _send(self, content: bytes, *, body: bool) -> None:
         self.send_response(200)
         self.send_header("ETag", f'"{hashlib.sha256(content).hexdigest()}"')
         self.send_header("X-Repo-Commit", self.server.commit)
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()
         if body:
-            self.wfile.write(content[: len(content) // 2] if cut_off else content)
+            self.wfile.write(content)
 
     def _fail(self, code: str, status: int = 404) -> None:
         self.send_response(status)
@@ -97,27 +92,20 @@ class _Handler(BaseHTTPRequestHandler):
         pass
 
 
+ServeHub = Callable[[str, str, Mapping[str, bytes]], Hub]
+
+
 @pytest.fixture
-def serve_hub() -> Iterator["ServeHub"]:
+def serve_hub() -> Iterator[ServeHub]:
     """Start a stand-in that holds one data set."""
-    serving = ServeHub()
-    yield serving
-    serving.stop()
+    hubs: list[Hub] = []
 
+    def serve(repository: str, commit: str, files: Mapping[str, bytes]) -> Hub:
+        hubs.append(Hub(repository, commit, files))
+        threading.Thread(target=hubs[-1].serve_forever, daemon=True).start()
+        return hubs[-1]
 
-class ServeHub:
-    """Starts stand-ins, and stops them all."""
-
-    def __init__(self) -> None:
-        self._hubs: list[Hub] = []
-
-    def __call__(self, repository: str, commit: str, files: Mapping[str, bytes]) -> Hub:
-        hub = Hub(repository, commit, files)
-        self._hubs.append(hub)
-        threading.Thread(target=hub.serve_forever, daemon=True).start()
-        return hub
-
-    def stop(self) -> None:
-        for hub in self._hubs:
-            hub.shutdown()
-            hub.server_close()
+    yield serve
+    for hub in hubs:
+        hub.shutdown()
+        hub.server_close()

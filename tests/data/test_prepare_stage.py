@@ -51,23 +51,6 @@ def test_the_task_is_the_name_of_the_folder_and_provenance_stands_beside_the_car
     assert "train rows" in capsys.readouterr().err
 
 
-def test_the_summary_shows_what_each_gate_dropped(capsys: pytest.CaptureFixture[str]) -> None:
-    dapo_mirror(
-        Path("mirror"), [("a", "1"), ("A.", "1"), ("b", "1"), ("b", "2"), ("c", "1"), ("d" * 300, "1")], copies=3
-    )
-    _run("dapo", {"mirror": "mirror", "max_train": 9, "max_test": 9, "held_out": 1, "max_prompt_tokens": 500})
-    shown = " ".join(capsys.readouterr().err.split())
-    for wanted in (
-        "train: exact copies │ 12",
-        "train: conflicting answers │ 2",
-        "train: repeated question, retyped │ 1",
-        "held out from train │ 1",
-        "train: prompt too long │ 1",
-        "train: shares words with dapo │ 0",
-    ):
-        assert wanted in shown
-
-
 def test_bad_raw_data_and_prompts_that_training_would_refuse_end_the_stage_with_one_sentence(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
