@@ -3,11 +3,13 @@
 A problem has the share of right answers that Llama-3.1-8B gave, where that was measured: its pass rate.
 """
 
+from dataclasses import replace
+
 from dagrpo.core.types import Row
+from dagrpo.data.datasets import deepscaler
 from dagrpo.data.raw_row import RawRow
 from dagrpo.data.source import Source
 from dagrpo.data.source_task import sourced_task
-from dagrpo.data.task import chat
 
 SOURCE = Source(
     repository="SynthLabsAI/Big-Math-RL-Verified",
@@ -18,19 +20,11 @@ SOURCE = Source(
     optional=("pass_rate",),
     rows={},
 )
-INSTRUCTION = "Think step by step, and put the final answer in \\boxed{}."
 
 
 def to_row(raw: RawRow) -> Row:
-    """Return one raw row in its prompt form."""
-    question, ground_truth = raw.text("problem"), raw.text("answer").strip()
-    return Row(
-        prompt=chat(f"{question}\n\n{INSTRUCTION}"),
-        question=question,
-        answer=f"\\boxed{{{ground_truth}}}",
-        ground_truth=ground_truth,
-        pass_rate=raw.share("pass_rate"),
-    )
+    """Return one raw row in its prompt form, with its pass rate."""
+    return replace(deepscaler.to_row(raw), pass_rate=raw.share("pass_rate"))
 
 
 TASKS = (sourced_task("bigmath", SOURCE, to_row, verifier="math"),)

@@ -4,11 +4,13 @@ Each problem occurs with several generated solutions, 13,972,791 rows in all: th
 answers are a language model's, by majority: some are wrong.
 """
 
+from dataclasses import replace
+
 from dagrpo.core.types import Row
+from dagrpo.data.datasets import deepscaler
 from dagrpo.data.raw_row import RawRow
 from dagrpo.data.source import Source
 from dagrpo.data.source_task import sourced_task
-from dagrpo.data.task import chat
 
 SOURCE = Source(
     repository="nvidia/OpenMathInstruct-2",
@@ -17,24 +19,20 @@ SOURCE = Source(
     mirror_files={"train": "openmath/train.parquet"},
     columns={
         "problem": ("problem",),
-        "expected_answer": ("expected_answer",),
+        "answer": ("expected_answer",),
         "generated_solution": ("generated_solution",),
     },
     optional=("generated_solution",),
     rows={},
-    copies=("problem", "expected_answer"),
+    copies=("problem", "answer"),
     sampled=True,
 )
-INSTRUCTION = "Think step by step, and put the final answer in \\boxed{}."
 
 
 def to_row(raw: RawRow) -> Row:
-    """Return one raw row in its prompt form."""
-    question, ground_truth = raw.text("problem"), raw.text("expected_answer").strip()
-    solution = raw.text("generated_solution") if raw.fields["generated_solution"] else f"\\boxed{{{ground_truth}}}"
-    return Row(
-        prompt=chat(f"{question}\n\n{INSTRUCTION}"), question=question, answer=solution, ground_truth=ground_truth
-    )
+    """Return one raw row in its prompt form, with its solution if it has one."""
+    row = deepscaler.to_row(raw)
+    return replace(row, answer=raw.text("generated_solution")) if raw.fields["generated_solution"] else row
 
 
 TASKS = (sourced_task("openmath", SOURCE, to_row, verifier="math"),)
