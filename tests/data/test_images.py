@@ -53,6 +53,11 @@ def _of_16_bits(colour: int, channels: int) -> bytes:
     return _png(2, 2, 16, colour, _chunk(b"IDAT", pixels) + _chunk(b"IEND", b""))
 
 
+def _half(kind: str) -> bytes:
+    content = _file(GRADIENT.convert("RGB"), kind)
+    return content[: len(content) // 2]
+
+
 def _painted_over() -> bytes:
     content = _file(Image.new("RGB", (64, 64)), "JPEG", progressive=True)
     last = content.rindex(b"\xff\xda")

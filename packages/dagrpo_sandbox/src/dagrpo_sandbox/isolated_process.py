@@ -10,7 +10,7 @@ import os
 import select
 import signal
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 CHUNK = 65536
 
@@ -95,24 +95,19 @@ class IsolatedProcess:
 
 async def _readable(descriptor: int) -> None:
     loop = asyncio.get_running_loop()
-    ready: asyncio.Future[None] = loop.create_future()
-    loop.add_reader(descriptor, _set, ready)
-    try:
-        await ready
-    finally:
-        loop.remove_reader(descriptor)
+    await _called(descriptor, loop.add_reader, loop.remove_reader)
 
 
 async def _writable(descriptor: int) -> None:
     loop = asyncio.get_running_loop()
-    ready: asyncio.Future[None] = loop.create_future()
-    loop.add_writer(descriptor, _set, ready)
+    await _called(descriptor, loop.add_writer, loop.remove_writer)
+
+
+async def _called(descriptor: int, add: Callable[..., None], remove: Callable[[int], bool]) -> None:
+    """Wait until the loop calls back for a descriptor."""
+    ready = asyncio.Event()
+    add(descriptor, ready.set)
     try:
-        await ready
+        await ready.wait()
     finally:
-        loop.remove_writer(descriptor)
-
-
-def _set(ready: "asyncio.Future[None]") -> None:
-    if not ready.done():
-        ready.set_result(None)
+        remove(descriptor)

@@ -7,6 +7,7 @@ has POST /run_code for Python, without other languages, files and notebooks. Nee
 import argparse
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 from aiohttp import web
@@ -73,14 +74,8 @@ def _limits(own: Limits, body: Any) -> Limits:
     seconds, memory = float(body.get("run_timeout", own.seconds)), int(body.get("memory_limit_MB", -1))
     if not seconds > 0:  # nor NaN
         raise ValueError(f"run_timeout is {seconds}: it must be above 0")
-    return Limits(
-        seconds=min(seconds, own.seconds),
-        memory_mb=min(memory, own.memory_mb) if memory > 0 else own.memory_mb,
-        processes=own.processes,
-        output_bytes=own.output_bytes,
-        file_mb=own.file_mb,
-        descriptors=own.descriptors,
-    )
+    least = min(memory, own.memory_mb) if memory > 0 else own.memory_mb
+    return replace(own, seconds=min(seconds, own.seconds), memory_mb=least)
 
 
 def application(limits: Limits, size: int) -> web.Application:
