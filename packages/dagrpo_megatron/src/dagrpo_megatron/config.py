@@ -21,22 +21,6 @@ _REQUIRED = (
     "intermediate_size",
     "max_position_embeddings",
 )
-_DEFAULTS: dict[str, Any] = {
-    "num_key_value_heads": None,  # num_attention_heads
-    "head_dim": None,  # hidden_size / heads
-    "tie_word_embeddings": False,
-    "attention_bias": False,
-    "attention_dropout": 0.0,
-    "hidden_act": "silu",
-    "rms_norm_eps": 1e-6,
-    "rope_theta": 10_000.0,
-    "rope_scaling": None,
-    "partial_rotary_factor": 1.0,
-    "sliding_window": None,
-    "use_sliding_window": None,
-    "moe_intermediate_size": None,  # intermediate_size
-    "norm_topk_prob": True,
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +70,7 @@ def load_config(folder: Path) -> ModelConfig:
     for key in _REQUIRED:
         if not isinstance(given.get(key), int):
             raise UserError(f"{folder / CONFIG} gives no {key}: copy the file of the model it comes from again.")
-    values = _DEFAULTS | dict(family.defaults) | given
+    values = {**family.defaults, **given}
     return ModelConfig(family=family, shape=_shape(family, values, folder), values=values, rope=_rope(values))
 
 

@@ -4,7 +4,7 @@ A tensor that no rule names is an error, so a table is either right or refuses.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -49,13 +49,15 @@ class Family:
     rules: tuple[Rule, ...]
     arguments: tuple[str, ...] = ()
     experts: str = ""
-    defaults: Mapping[str, Any] = field(default_factory=dict)
+    defaults: Mapping[str, Any]
 
 
 def _read(path: Path) -> Iterator[Family]:
-    for given in yaml.safe_load(path.read_text(encoding="utf-8"))["families"]:
+    tables = yaml.safe_load(path.read_text(encoding="utf-8"))
+    for given in tables["families"]:
+        defaults = tables["defaults"] | given.get("defaults", {})
         rules = tuple(Rule(**_with_tuples(rule)) for part in given["rules"] for rule in part)
-        yield Family(**_with_tuples(given) | {"rules": rules})
+        yield Family(**_with_tuples(given) | {"rules": rules, "defaults": defaults})
 
 
 def _with_tuples(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,11 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
-from jinja2 import StrictUndefined, Template
 
 from dagrpo.core.errors import UserError, nearest
 from dagrpo.models.published import CONFIGS
-from dagrpo_megatron.arguments import megatron_arguments
+from dagrpo_megatron.arguments import megatron_arguments, rendered
 from dagrpo_megatron.config import ModelConfig
 
 GPUS_PER_NODE = 8
@@ -113,18 +112,11 @@ def require_trainable(recipe: Recipe, config: ModelConfig) -> None:
 def script(recipe: Recipe, config: ModelConfig) -> str:
     """Return the script for a model. Raises UserError if the recipe's layout cannot hold it, or Megatron-LM cannot train it."""
     require_trainable(recipe, config)
-    template = Template(
-        Path(__file__).with_name("train_with_megatron.sh.j2").read_text(encoding="utf-8"),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        keep_trailing_newline=True,
-    )
-    return str(
-        template.render(
-            recipe=recipe,
-            gpus=GPUS_PER_NODE,
-            tokenizer=recipe.tokenizer if recipe.is_for(config) else "$CHECKPOINT",
-            # --pretrained-checkpoint implies --finetune for the first start; given always, it would start afresh at every restart.
-            of_model=[argument for argument in megatron_arguments(config) if argument != "--finetune"],
-        )
+    return rendered(
+        Path(__file__).with_name("train_with_megatron.sh.j2"),
+        recipe=recipe,
+        gpus=GPUS_PER_NODE,
+        tokenizer=recipe.tokenizer if recipe.is_for(config) else "$CHECKPOINT",
+        # --pretrained-checkpoint implies --finetune for the first start; given always, it would start afresh at every restart.
+        of_model=[argument for argument in megatron_arguments(config) if argument != "--finetune"],
     )

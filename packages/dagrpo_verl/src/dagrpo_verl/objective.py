@@ -1,6 +1,6 @@
 """Objective of section algorithm as keys of verl's configuration.
 
-tests/oracles computes the same batches with verl's own functions: what a row maps is equal there.
+tests/oracles computes the same batches with verl's own functions: what mapping.yaml maps is equal there.
 """
 
 from collections.abc import Mapping
