@@ -1,6 +1,5 @@
 """A format comes from a package of its own: dagrpo knows none by name, and says what to install."""
 
-import ast
 import subprocess
 import sys
 from importlib.metadata import EntryPoint
@@ -18,8 +17,6 @@ from dagrpo.checkpoints.source import format_of
 from dagrpo.core import plugins
 from dagrpo.utils.manifest import MANIFEST
 
-ROOT = Path(__file__).parents[3]
-
 
 class Reversed(Dcp):
     """A format of somebody else: DCP under another name."""
@@ -36,31 +33,6 @@ FORMAT = Reversed()
 def _install(monkeypatch: pytest.MonkeyPatch, *points: EntryPoint) -> None:
     """As if these were all the entry points of the environment."""
     monkeypatch.setattr(plugins, "_entry_points", lambda: points)
-
-
-def _imported(path: Path) -> set[str]:
-    names: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
-        if isinstance(node, ast.ImportFrom) and node.module:
-            names.add(node.module)
-        if isinstance(node, ast.Constant) and isinstance(node.value, str):  # import_module("...")
-            names.add(node.value)
-    return names
-
-
-@pytest.mark.nightly
-def test_no_module_of_dagrpo_imports_a_guest() -> None:
-    guests = {path.name for path in (ROOT / "packages").glob("dagrpo_*/src/*") if path.suffix != ".egg-info"}
-    assert {"dagrpo_megatron", "dagrpo_verl"} <= guests
-    guests -= {"dagrpo_answers", "dagrpo_sandbox"}  # no plug-ins, but what dagrpo stands on
-    modules = [*(ROOT / "src").rglob("*.py"), *(ROOT / "workflow").rglob("*.py")]
-    assert len(modules) > 100
-    importing = {
-        str(path): sorted(name for name in _imported(path) if name.partition(".")[0] in guests) for path in modules
-    }
-    assert {path: names for path, names in importing.items() if names} == {}
 
 
 def test_names_of_formats_are_known_without_importing_torch() -> None:
