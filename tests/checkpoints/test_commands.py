@@ -6,34 +6,25 @@ from pathlib import Path
 import pytest
 import safetensors.torch
 import torch
-from typer.testing import CliRunner
+from tests.checkpoints.conftest import run_command
 
 from dagrpo.checkpoints.compare import compare
 from dagrpo.checkpoints.formats import FORMATS
 from dagrpo.checkpoints.manifest import read_manifest
-from dagrpo.cli.application import app
 from dagrpo.utils.manifest import MANIFEST
-
-
-def _run(*arguments: object, code: int = 0) -> str:
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
-    if isinstance(result.exception, ValueError):
-        raise result.exception
-    assert result.exit_code == code, result.output
-    return result.output
 
 
 @pytest.mark.parametrize("format", ["hf", *FORMATS.names()])
 def test_a_model_goes_to_any_format_and_back_by_hand(format: str, pristine: Path, tmp_path: Path) -> None:
-    _run("convert", pristine, tmp_path / "there", "--to", format)
-    _run("convert", tmp_path / "there", tmp_path / "back", "--to", "hf")
+    run_command("convert", pristine, tmp_path / "there", "--to", format)
+    run_command("convert", tmp_path / "there", tmp_path / "back", "--to", "hf")
     assert (tmp_path / "back" / MANIFEST).read_bytes() == (pristine / MANIFEST).read_bytes()
-    assert "26 tensors are equal, 0 differ" in _run("diff", pristine, tmp_path / "there")
-    assert "is whole: " in _run("verify", tmp_path / "there")
+    assert "26 tensors are equal, 0 differ" in run_command("diff", pristine, tmp_path / "there")
+    assert "is whole: " in run_command("verify", tmp_path / "there")
 
 
 def test_inspect_shows_the_whole_and_every_tensor(pristine: Path) -> None:
-    lines = _run("inspect", pristine).splitlines()
+    lines = run_command("inspect", pristine).splitlines()
     digest = read_manifest(pristine / MANIFEST).tensors.digest
     assert lines[:2] == ["format: huggingface", "parameters: 8,912 in 26 tensors, 35,648 bytes"]
     assert f"tensor digest: {digest}" in lines
@@ -48,7 +39,7 @@ def test_diff_shows_names_shapes_types_digests_and_the_largest_difference(pristi
     state["extra"] = state.pop("model.embed_tokens.weight")
     (tmp_path / "other").mkdir()
     safetensors.torch.save_file(state, tmp_path / "other" / "model.safetensors")
-    shown = _run("diff", pristine, tmp_path / "other", code=1)
+    shown = run_command("diff", pristine, tmp_path / "other", code=1)
     assert f"extra: only in {tmp_path / 'other'}\n" in shown
     assert f"model.embed_tokens.weight: only in {pristine}\n" in shown
     assert "model.layers.1.input_layernorm.weight: shape [16] and [8]\n" in shown
@@ -62,8 +53,8 @@ def test_a_name_of_a_tensor_neither_controls_the_terminal_nor_begins_a_line(tmp_
         (tmp_path / folder).mkdir()
         safetensors.torch.save_file({name: torch.ones(1)}, tmp_path / folder / "model.safetensors")
     escaped = r"a\u001b[2J\u202eb\u000aformat: none"
-    assert f"{escaped}  float32  [1]" in _run("inspect", tmp_path / "first").splitlines()
-    shown = _run("diff", tmp_path / "first", tmp_path / "second", code=1)
+    assert f"{escaped}  float32  [1]" in run_command("inspect", tmp_path / "first").splitlines()
+    shown = run_command("diff", tmp_path / "first", tmp_path / "second", code=1)
     assert f"{escaped}: only in {tmp_path / 'first'}" in shown.splitlines()
 
 
@@ -80,32 +71,32 @@ def test_verify_notices_weights_that_are_not_those_of_the_manifest(model_folder:
     content["tensors"]["digest"] = "0" * 64
     (model_folder / MANIFEST).write_text(json.dumps(content))
     with pytest.raises(ValueError, match="holds other tensors than its manifest says"):
-        _run("verify", model_folder)
+        run_command("verify", model_folder)
 
 
 def test_an_adapter_that_nobody_named_cannot_be_kept(pristine: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="--keep-adapter is given without --adapter"):
-        _run("convert", pristine, tmp_path / "x", "--to", "hf", "--keep-adapter")
+        run_command("convert", pristine, tmp_path / "x", "--to", "hf", "--keep-adapter")
 
 
 def test_nothing_but_a_checkpoint_is_written_over(pristine: Path, model_folder: Path, tmp_path: Path) -> None:
     for destination in (model_folder, model_folder.parent):
         with pytest.raises(ValueError, match="which is read: give another folder to write"):
-            _run("convert", model_folder, destination, "--to", "dcp")
+            run_command("convert", model_folder, destination, "--to", "dcp")
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "final.tex").touch()
     with pytest.raises(ValueError, match="thesis exists and is not a checkpoint of ours"):
-        _run("convert", pristine, tmp_path / "thesis", "--to", "dcp")
+        run_command("convert", pristine, tmp_path / "thesis", "--to", "dcp")
     assert (tmp_path / "thesis" / "final.tex").exists()
     (tmp_path / "empty").mkdir()
-    _run("convert", pristine, tmp_path / "empty", "--to", "dcp")
-    _run("convert", pristine, tmp_path / "empty", "--to", "hf")
+    run_command("convert", pristine, tmp_path / "empty", "--to", "dcp")
+    run_command("convert", pristine, tmp_path / "empty", "--to", "hf")
     assert read_manifest(tmp_path / "empty" / MANIFEST).format == "huggingface"
 
 
 def test_a_format_that_is_not_installed_is_refused_with_what_to_do(pristine: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"--to is 'gguf', .* not installed \(there are dcp, huggingface"):
-        _run("convert", pristine, tmp_path / "there", "--to", "gguf")
+        run_command("convert", pristine, tmp_path / "there", "--to", "gguf")
     assert not (tmp_path / "there").exists()
 
 
@@ -116,5 +107,5 @@ def test_an_option_that_the_format_does_not_take_is_refused(
     option: str, message: str, pristine: Path, tmp_path: Path
 ) -> None:
     with pytest.raises(ValueError, match=message):
-        _run("convert", pristine, tmp_path / "there", "--to", "dcp", "--option", option)
+        run_command("convert", pristine, tmp_path / "there", "--to", "dcp", "--option", option)
     assert not (tmp_path / "there").exists()

@@ -3,7 +3,6 @@
 import errno
 import resource
 import shutil
-import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,7 +16,6 @@ from dagrpo.checkpoints.config import Checkpoint
 from dagrpo.checkpoints.convert import convert, export
 from dagrpo.checkpoints.formats import FORMATS
 from dagrpo.checkpoints.manifest import Manifest, verify
-from dagrpo.checkpoints.source import open_tensors
 from dagrpo.checkpoints.store import load_model, save_model
 from dagrpo.utils.manifest import MANIFEST
 
@@ -37,18 +35,6 @@ def _files_limited_to(limit: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, old)
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 400 KiB, for one model and a file that takes most of the rest."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=400k", "tmpfs", disk], capture_output=True)
-    if mounted.returncode:
-        pytest.skip("mounting a small tmpfs needs root")
-    yield disk
-    subprocess.run(["umount", disk], check=True)
-
-
 def _params(format: str) -> Checkpoint:
     return Checkpoint.model_validate({"format": format})
 
@@ -59,17 +45,6 @@ def _step(name: str, pristine: Path, folder: Path) -> Callable[[Path], Manifest]
         return lambda destination: convert(pristine, destination, params)
     convert(pristine, folder, params)
     return lambda destination: export(folder, destination, params)
-
-
-@pytest.mark.parametrize("format", FORMATS.names())
-def test_convert_then_export_returns_the_model_byte_for_byte(format: str, pristine: Path, tmp_path: Path) -> None:
-    convert(pristine, tmp_path / "initial", _params(format))
-    exported = export(tmp_path / "initial", tmp_path / "exported", _params(format))
-    assert (tmp_path / "exported" / MANIFEST).read_bytes() == (pristine / MANIFEST).read_bytes()
-    assert set(open_tensors(tmp_path / "initial").specs) == set(open_tensors(tmp_path / "exported").specs)
-    # 260 x 16 embedding, tied; 2 layers of 2,368; 16 in the last norm
-    assert figures_of(tmp_path / "exported", exported) == {"parameters": 8912, "bytes": exported.bytes}
-    assert ("parameters", "8,912") in summary_lines(tmp_path / "initial", verify(tmp_path / "initial"))
 
 
 @pytest.mark.parametrize("step", STEPS)
@@ -87,23 +62,6 @@ def test_a_write_that_fails_half_way_leaves_what_was_there_before(step: str, pri
     assert list(destination.parent.iterdir()) == [destination]
 
 
-@pytest.mark.parametrize("step", STEPS)
-def test_a_disk_that_fills_up_while_writing_is_named(
-    step: str, pristine: Path, tmp_path: Path, small_disk: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = _step(step, pristine, tmp_path / "initial")
-    run(small_disk / "first")
-    before = verify(small_disk / "first")
-    (small_disk / "other").write_bytes(b"x" * (shutil.disk_usage(small_disk).free - 20_000))
-    # As if another process took that room after the check.
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=1 << 40))
-    with pytest.raises(OSError, match=r"No space left on device: '.*/disk/second'") as caught:
-        run(small_disk / "second")
-    assert caught.value.errno == errno.ENOSPC
-    assert sorted(small_disk.iterdir()) == [small_disk / "first", small_disk / "other"]
-    assert verify(small_disk / "first") == before
-
-
 def test_a_full_disk_is_foreseen(pristine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=1000))
     with pytest.raises(OSError, match=r"bytes are needed, 1,000 are free") as caught:
@@ -113,6 +71,10 @@ def test_a_full_disk_is_foreseen(pristine: Path, tmp_path: Path, monkeypatch: py
 
 
 def test_a_damaged_source_is_refused_before_anything_is_written(model_folder: Path, tmp_path: Path) -> None:
+    content = (model_folder / "model.safetensors").read_bytes()
+    (model_folder / "model.safetensors").write_bytes(content[:-4] + bytes(4))
+    with pytest.raises(ValueError, match=r"model\.safetensors is changed"):  # it is not linked
+        convert(model_folder, tmp_path / "results" / "new", Checkpoint(format="huggingface"))
     (model_folder / "model.safetensors").unlink()
     with pytest.raises(ValueError, match=r"model\.safetensors is missing"):
         convert(model_folder, tmp_path / "results" / "new", _params("dcp"))
@@ -135,14 +97,6 @@ def test_where_both_formats_are_one_convert_and_export_share_the_files(pristine:
         assert (folder / MANIFEST).stat().st_ino != (pristine / MANIFEST).stat().st_ino
 
 
-def test_a_damaged_checkpoint_is_not_linked(model_folder: Path, tmp_path: Path) -> None:
-    content = (model_folder / "model.safetensors").read_bytes()
-    (model_folder / "model.safetensors").write_bytes(content[:-4] + bytes(4))
-    with pytest.raises(ValueError, match=r"model\.safetensors is changed"):
-        convert(model_folder, tmp_path / "initial", Checkpoint(format="huggingface"))
-    assert not (tmp_path / "initial").exists()
-
-
 def test_the_exported_model_has_the_same_bytes_in_every_format(pristine: Path, tmp_path: Path) -> None:
     """A policy that was trained, through each format."""
     manifests = []
@@ -153,8 +107,11 @@ def test_the_exported_model_has_the_same_bytes_in_every_format(pristine: Path, t
         with torch.no_grad():
             model.get_parameter("model.norm.weight").add_(1.0)
         save_model(model, folder / "initial", folder / "policy")
-        export(folder / "policy", folder / "exported", _params(format))
+        exported = export(folder / "policy", folder / "exported", _params(format))
         manifests.append((folder / "exported" / MANIFEST).read_bytes())
+        # 260 x 16 embedding, tied; 2 layers of 2,368; 16 in the last norm
+        assert figures_of(folder / "exported", exported) == {"parameters": 8912, "bytes": exported.bytes}
+        assert ("parameters", "8,912") in summary_lines(folder / "initial", verify(folder / "initial"))
     assert len(set(manifests)) == 1
     assert manifests[0] != (pristine / MANIFEST).read_bytes()
     verify(pristine)  # though its files are linked by some

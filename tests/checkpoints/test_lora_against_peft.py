@@ -7,12 +7,11 @@ import peft
 import pytest
 import safetensors.torch
 import torch
+from tests.checkpoints.conftest import run_command
 from transformers import AutoModelForCausalLM, PreTrainedModel
-from typer.testing import CliRunner
 
 from dagrpo.checkpoints.formats import FORMATS
 from dagrpo.checkpoints.source import open_tensors
-from dagrpo.cli.application import app
 
 TOKENS = torch.tensor([[1, 5, 7, 3, 2]])
 ATTENTION = ["q_proj", "k_proj", "v_proj", "o_proj"]
@@ -35,6 +34,10 @@ ADAPTERS: dict[str, dict[str, Any]] = {
         "rank_pattern": {"v_proj": 5},
         "alpha_pattern": {r"layers\.0\.self_attn\.v_proj": 2},
     },
+    **{
+        f"begun as {start}": {"r": 4, "target_modules": ["q_proj"], "init_lora_weights": start}
+        for start in (False, "gaussian", "orthogonal")
+    },
 }
 
 
@@ -54,16 +57,11 @@ def _adapter(pristine: Path, folder: Path, settings: dict[str, Any]) -> Path:
     return folder
 
 
-def _convert(*arguments: object) -> None:
-    result = CliRunner().invoke(app, ["convert", *(str(argument) for argument in arguments)])
-    assert result.exit_code == 0, (result.output, result.exception)
-
-
 @pytest.mark.parametrize("settings", ADAPTERS.values(), ids=ADAPTERS.keys())
 def test_a_merge_is_that_of_peft(settings: dict[str, Any], pristine: Path, tmp_path: Path) -> None:
     adapter = _adapter(pristine, tmp_path / "adapter", settings)
     theirs = peft.PeftModel.from_pretrained(_model(pristine), adapter).merge_and_unload().state_dict()
-    _convert(pristine, tmp_path / "merged", "--to", "hf", "--adapter", adapter)
+    run_command("convert", pristine, tmp_path / "merged", "--to", "hf", "--adapter", adapter)
     before, ours = open_tensors(pristine), open_tensors(tmp_path / "merged")
     adapted = {
         name.rpartition(".lora_")[0] for name in safetensors.torch.load_file(adapter / "adapter_model.safetensors")
@@ -80,40 +78,11 @@ def test_an_adapter_that_is_kept_loads_in_peft_onto_the_converted_base(
     format: str, pristine: Path, tmp_path: Path
 ) -> None:
     adapter = _adapter(pristine, tmp_path / "adapter", ADAPTERS["ranks and alphas by name"])
-    _convert(pristine, tmp_path / "there", "--to", format, "--adapter", adapter, "--keep-adapter")
-    _convert(tmp_path / "there", tmp_path / "back", "--to", "hf")
+    run_command("convert", pristine, tmp_path / "there", "--to", format, "--adapter", adapter, "--keep-adapter")
+    run_command("convert", tmp_path / "there", tmp_path / "back", "--to", "hf")
     ours = peft.PeftModel.from_pretrained(_model(tmp_path / "back"), tmp_path / "back" / "adapter")
     theirs = peft.PeftModel.from_pretrained(_model(pristine), adapter)
     with torch.no_grad():
         expected = theirs(TOKENS).logits
         assert torch.equal(ours(TOKENS).logits, expected)
         assert not torch.allclose(_model(pristine)(TOKENS).logits, expected, atol=0.1)
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [{"use_dora": True}, {"init_lora_weights": "pissa"}, {"init_lora_weights": "olora"}, {"lora_bias": True}],
-    ids=lambda settings: "".join(settings),
-)
-def test_what_is_more_than_s_b_a_on_the_given_base_is_refused(
-    settings: dict[str, Any], pristine: Path, tmp_path: Path
-) -> None:
-    adapter = _adapter(pristine, tmp_path / "adapter", {"r": 4, "target_modules": ["q_proj"]} | settings)
-    (key,) = settings
-    arguments = ["convert", pristine, tmp_path / "there", "--to", "hf", "--adapter", adapter]
-    error = CliRunner().invoke(app, [str(argument) for argument in arguments]).exception
-    assert isinstance(error, ValueError)
-    assert f"sets {key} to {settings[key]!r}" in str(error)
-    assert not (tmp_path / "there").exists()
-
-
-@pytest.mark.parametrize("start", [True, False, "gaussian", "orthogonal"])
-def test_how_a_and_b_began_does_not_matter_where_the_base_stays_as_it_is(
-    start: bool | str, pristine: Path, tmp_path: Path
-) -> None:
-    settings = {"r": 4, "target_modules": ["q_proj"], "init_lora_weights": start}
-    adapter = _adapter(pristine, tmp_path / "adapter", settings)
-    _convert(pristine, tmp_path / "merged", "--to", "hf", "--adapter", adapter)
-    theirs = peft.PeftModel.from_pretrained(_model(pristine), adapter).merge_and_unload().state_dict()
-    ours = open_tensors(tmp_path / "merged")
-    assert all(torch.equal(ours.read(name), theirs[name]) for name in ours.specs)

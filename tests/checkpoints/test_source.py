@@ -33,7 +33,7 @@ def test_a_plain_download_is_converted_without_what_belongs_to_other_formats(
     "name", ["vocab.txt", "extra.json", "chat_template.jinja", "spiece.model", "LICENSE", "config.json"]
 )
 def test_what_goes_along_from_a_folder_without_a_manifest_is_no_link_out_of_it(
-    model_folder: Path, tmp_path: Path, name: str
+    model_folder: Path, saved: Path, tmp_path: Path, name: str
 ) -> None:
     (model_folder / MANIFEST).unlink()
     outside = tmp_path / "outside"
@@ -43,7 +43,7 @@ def test_what_goes_along_from_a_folder_without_a_manifest_is_no_link_out_of_it(
     with pytest.raises(UserError, match=rf"/{name} is a link out of its folder: put the file itself there"):
         open_checkpoint(model_folder)
     with pytest.raises(UserError, match="is a link out of its folder"):  # nor as the base of other weights
-        open_checkpoint(_weights_alone(model_folder, tmp_path / "saved"), model_folder)
+        open_checkpoint(saved, model_folder)
 
 
 def test_links_inside_a_folder_without_a_manifest_are_followed(model_folder: Path) -> None:
@@ -62,10 +62,12 @@ def test_what_goes_along_from_the_hubs_own_cache_may_be_links_to_its_blobs(model
     assert open_checkpoint(snapshot).auxiliary == tuple(sorted(open_checkpoint(model_folder).auxiliary))
 
 
-def _weights_alone(model_folder: Path, saved: Path) -> Path:
-    saved.mkdir()
-    shutil.copyfile(model_folder / "model.safetensors", saved / "model.safetensors")
-    return saved
+@pytest.fixture
+def saved(pristine: Path, tmp_path: Path) -> Path:
+    """A folder as another trainer leaves it: weights alone."""
+    (tmp_path / "saved").mkdir()
+    shutil.copyfile(pristine / "model.safetensors", tmp_path / "saved" / "model.safetensors")
+    return tmp_path / "saved"
 
 
 @pytest.mark.parametrize("format", FORMATS.names())
@@ -76,10 +78,7 @@ def test_the_format_is_known_without_a_manifest(format: str, pristine: Path, tmp
     assert open_checkpoint(tmp_path / "x").summary() == verify(pristine).tensors
 
 
-def test_the_base_gives_config_and_tokenizer(pristine: Path, tmp_path: Path) -> None:
-    saved = tmp_path / "saved"  # as another trainer leaves it: weights alone
-    saved.mkdir()
-    (saved / "model.safetensors").write_bytes((pristine / "model.safetensors").read_bytes())
+def test_the_base_gives_config_and_tokenizer(pristine: Path, saved: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"saved has no config\.json: give the model that training began with"):
         open_checkpoint(saved)
     write_as("huggingface", open_checkpoint(saved, pristine), tmp_path / "back", LARGE)

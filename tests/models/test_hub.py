@@ -9,27 +9,26 @@ from pathlib import Path
 import pytest
 import safetensors.torch
 import torch
+from tests.checkpoints.conftest import SHAPE
 from tests.models.hub import REPOSITORY, REVISION, Hub, point_at, serving
 
 from dagrpo.checkpoints.file_plan import write_all
 from dagrpo.checkpoints.formats.huggingface import HuggingFaceTensors, planned_files
 from dagrpo.checkpoints.manifest import Manifest, verify
 from dagrpo.core.errors import UserError
-from dagrpo.models.config import Fresh, Model
+from dagrpo.models.config import Model
 from dagrpo.models.fresh import make_fresh
 from dagrpo.models.make import make_model
 from dagrpo.utils.manifest import MANIFEST
-
-SMALL = Fresh(hidden_size=16, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=1, intermediate_size=16)
 
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The model that the stand-in offers: two shards and what belongs to them."""
     folder = tmp_path_factory.mktemp("source") / "model"
-    make_fresh(folder, SMALL, torch.float32)
+    make_fresh(folder, SHAPE, torch.float32)
     tensors = HuggingFaceTensors(folder)
-    write_all(folder, planned_files(tensors, 16_000))
+    write_all(folder, planned_files(tensors, 20_000))
     for name in ("model.safetensors", "origin.json", MANIFEST):
         (folder / name).unlink()
     return folder
@@ -64,18 +63,17 @@ def test_a_hub_model_arrives_with_everything_that_belongs_to_it(hub: Hub, source
     assert all(torch.equal(expected.read(name), tensors.read(name)) for name in tensors.specs)
 
 
-def test_the_weights_are_kept_in_the_type_that_is_asked_for(hub: Hub, tmp_path: Path) -> None:
-    manifest = _make(tmp_path / "small", "bfloat16")
-    assert set(manifest.tensors.dtypes) == {"bfloat16"}
-    assert json.loads((tmp_path / "small" / "config.json").read_text())["dtype"] == "bfloat16"
-
-
-def test_a_copy_of_tied_embeddings_is_dropped(hub: Hub, source: Path, tmp_path: Path) -> None:
+def test_weights_have_the_type_that_is_asked_for_without_a_copy_of_tied_embeddings(
+    hub: Hub, source: Path, tmp_path: Path
+) -> None:
     state = {name: HuggingFaceTensors(source).read(name) for name in HuggingFaceTensors(source).specs}
     state["lm_head.weight"] = state["model.embed_tokens.weight"].clone()
     hub.files = {name: content for name, content in hub.files.items() if "safetensors" not in name}
     hub.files["model.safetensors"] = safetensors.torch.save(state)
-    assert _make(tmp_path / "small").tensors.count == len(state) - 1
+    manifest = _make(tmp_path / "small", "bfloat16")
+    assert manifest.tensors.count == len(state) - 1
+    assert set(manifest.tensors.dtypes) == {"bfloat16"}
+    assert json.loads((tmp_path / "small" / "config.json").read_text())["dtype"] == "bfloat16"
 
 
 def test_a_download_that_breaks_off_goes_on_where_it_stopped(hub: Hub, tmp_path: Path) -> None:
@@ -103,17 +101,16 @@ def test_a_file_of_which_the_end_is_missing_is_no_model(
     assert _make(tmp_path / "models" / "small") == verify(tmp_path / "models" / "small")
 
 
-def test_a_repository_that_does_not_exist_is_named(hub: Hub, tmp_path: Path) -> None:
+def test_a_repository_or_hub_that_is_not_there_is_named(
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     params = Model(source="hub", repository="someone/else", revision=REVISION)
     with pytest.raises(UserError, match=r"knows no someone/else: correct model\.repository and model\.revision"):
         make_model(tmp_path / "models" / "small", params)
-    assert not (tmp_path / "models").exists()
-
-
-def test_a_hub_that_cannot_be_reached_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     point_at("http://127.0.0.1:9", monkeypatch)
     with pytest.raises(UserError, match=r"127\.0\.0\.1:9 cannot be reached .* or set model\.source to gguf"):
         _make(tmp_path / "models" / "small")
+    assert not (tmp_path / "models").exists()
 
 
 @pytest.mark.parametrize(

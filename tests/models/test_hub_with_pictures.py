@@ -96,19 +96,14 @@ def test_a_template_that_tells_of_tools_becomes_the_only_one(hub: Hub, tmp_path:
     assert PictureProcessor.of(tmp_path / "model")
 
 
-def test_that_template_is_refused_for_another_family(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    make_fresh(tmp_path / "blind", BLIND, torch.float32)
-    params = Model.model_validate({**OF_THE_HUB, "chat_template": "qwen2_5_vl_tools"})
-    with (
-        serving(files_of(tmp_path / "blind"), monkeypatch),
-        pytest.raises(
-            UserError, match=r"is for a qwen2_5_vl, and the model is a qwen2: set model\.chat_template to own"
-        ),
-    ):
-        make_model(tmp_path / "policy", params)
-    assert not (tmp_path / "policy").exists()
-
-
-def test_that_template_is_refused_for_a_fresh_model() -> None:
+def test_that_template_is_refused_for_another_family_and_a_fresh_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(ValueError, match=r"is for a published model, and model\.source is fresh: set model\.chat_t"):
         Model.model_validate({"chat_template": "qwen2_5_vl_tools"})
+    make_fresh(tmp_path / "blind", BLIND, torch.float32)
+    params = Model.model_validate({**OF_THE_HUB, "chat_template": "qwen2_5_vl_tools"})
+    message = r"is for a qwen2_5_vl, and the model is a qwen2: set model\.chat_template to own"
+    with serving(files_of(tmp_path / "blind"), monkeypatch), pytest.raises(UserError, match=message):
+        make_model(tmp_path / "policy", params)
+    assert not (tmp_path / "policy").exists()

@@ -68,10 +68,13 @@ def test_a_size_is_scaled_as_transformers_does_it() -> None:
     compared()
 
 
-def test_what_is_no_picture_is_refused(folder: Path) -> None:
+def test_what_is_no_picture_or_all_length_is_refused(folder: Path) -> None:
+    processor = PictureProcessor.of(folder)
     for file in (b"", b"GIF89a", picture(40, 40)[:20]):
         with pytest.raises(UserError, match="it has a picture that is no PNG or JPEG file"):
-            PictureProcessor.of(folder).count(file)
+            processor.count(file)
+    with pytest.raises(UserError, match="1,005 x 5 pixels, and none may be more than 200 times as long as wide"):
+        processor.count(picture(1005, 5))
 
 
 def test_white_is_the_brightest_that_each_channel_can_be(folder: Path) -> None:
@@ -91,17 +94,8 @@ def test_each_placeholder_becomes_as_many_as_its_own_picture_has(folder: Path) -
     expanded = processor.expanded(token_ids, files)
     assert expanded == (1, *[image] * 6, 2, *[image] * 4, 3)
     assert processor.collapsed(expanded) == token_ids
-
-
-def test_another_number_of_pictures_than_placeholders_is_refused(folder: Path) -> None:
-    processor = PictureProcessor.of(folder)
     with pytest.raises(UserError, match="its prompt has places for 2 pictures, and it has 1: correct"):
-        processor.expanded((processor.tokens.image, 1, processor.tokens.image), [picture(40, 40)])
-
-
-def test_a_picture_that_is_all_length_is_refused(folder: Path) -> None:
-    with pytest.raises(UserError, match="1,005 x 5 pixels, and none may be more than 200 times as long as wide"):
-        PictureProcessor.of(folder).count(picture(1005, 5))
+        processor.expanded(token_ids, files[:1])
 
 
 def _changed(folder: Path, copy: Path, name: str, **changes: Any) -> Path:
@@ -133,13 +127,10 @@ def test_a_model_without_pictures_and_a_processor_of_another_one_are_refused(
     [
         ({"min_pixels": "many"}, "are not whole numbers"),
         ({"max_pixels": 0}, "the smallest picture has 1600 pixels, and the largest 0"),
-        ({"max_pixels": -5}, "the smallest picture has 1600 pixels, and the largest -5"),
         ({"min_pixels": 9999}, "the smallest picture has 9999 pixels, and the largest 6400"),
         ({"size": [1, 2]}, "size is not shortest_edge and longest_edge"),
-        ({"size": {"height": 9, "width": 9}}, "size is not shortest_edge and longest_edge"),
         ({"do_resize": False}, "do_resize is false, and pictures have to be scaled"),
         ({"image_mean": [0.5]}, "image_mean is not a number for each of red, green and blue"),
-        ({"image_std": 0.5}, "image_std is not a number for each of red, green and blue"),
         (
             {"temporal_patch_size": 3},
             r"temporal_patch_size 3, and vision_config\.temporal_patch_size of config\.json is 2",
@@ -154,15 +145,12 @@ def test_settings_that_would_fail_with_the_first_picture_are_refused(
         PictureProcessor.of(foreign)
 
 
-def test_a_tower_of_nothing_is_none(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text('{"model_type": "qwen2", "vision_config": null}')
-    assert processor_of(tmp_path) is None
-
-
-def test_a_missing_preprocessor_is_named(folder: Path, tmp_path: Path) -> None:
+def test_a_tower_of_nothing_is_none_and_a_missing_preprocessor_is_named(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_bytes((folder / "config.json").read_bytes())
     with pytest.raises(UserError, match=r"has no preprocessor_config\.json: copy that of the model it comes from"):
         PictureProcessor.of(tmp_path)
+    (tmp_path / "config.json").write_text('{"model_type": "qwen2", "vision_config": null}')
+    assert processor_of(tmp_path) is None
 
 
 @pytest.mark.parametrize(
@@ -189,9 +177,5 @@ def test_pixels_are_limited_where_the_published_files_say_it(
     assert (
         PictureProcessor.of(model).count(large) == 16 == int(PictureProcessor.of(model).pixels(large).grid.prod()) // 4
     )
-
-
-def test_a_limit_below_the_smallest_picture_is_refused(folder: Path, tmp_path: Path) -> None:
-    model = _changed(folder, tmp_path / "model", "preprocessor_config.json", min_pixels=3136)
-    with pytest.raises(UserError, match=r"model\.max_pixels is 3135, and a picture of this model has 3136 pixels"):
-        limit_pixels(model, 3135)
+    with pytest.raises(UserError, match=r"model\.max_pixels is 1, and a picture of this model has \d+ pixels"):
+        limit_pixels(model, 1)

@@ -4,20 +4,16 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.checkpoints.conftest import SHAPE
 
 from dagrpo.algorithms.teacher_config import Teacher
 from dagrpo.checkpoints.config import Checkpoint
 from dagrpo.checkpoints.convert import convert
 from dagrpo.core.errors import UserError
-from dagrpo.models.config import Fresh
 from dagrpo.models.fresh import make_fresh
 from dagrpo.models.make import make_teacher
 from dagrpo.utils.files import read_json
 from dagrpo.utils.manifest import MANIFEST, fault_of, listed_files
-
-SHAPE = Fresh(
-    hidden_size=16, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=1, intermediate_size=16
-)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -46,19 +42,14 @@ def test_a_folder_is_the_same_checkpoint_under_another_name(student: Path, tmp_p
     assert (tmp_path / "teacher" / MANIFEST).read_bytes() == (tmp_path / "other" / MANIFEST).read_bytes()
 
 
-def test_a_teacher_of_another_vocabulary_is_refused_in_a_sentence_that_names_both(
-    student: Path, tmp_path: Path
-) -> None:
+def test_a_teacher_of_another_vocabulary_or_format_is_refused_in_a_sentence(student: Path, tmp_path: Path) -> None:
     make_fresh(tmp_path / "other", SHAPE.model_copy(update={"calls": {"add": "terms"}}), torch.float32)
     with pytest.raises(UserError, match=r"have not the same vocabulary .* choose a teacher of the") as refused:
         _made(tmp_path / "other", student, tmp_path / "teacher")
     assert str(student) in str(refused.value)
     assert str(tmp_path / "other") in str(refused.value)
     assert len(str(refused.value)) < 500
-    assert not (tmp_path / "teacher").exists()
-
-
-def test_a_checkpoint_in_another_format_is_refused(student: Path, tmp_path: Path) -> None:
     convert(student, tmp_path / "dcp", Checkpoint())
     with pytest.raises(UserError, match="is a dcp checkpoint where a huggingface one is needed"):
         _made(tmp_path / "dcp", student, tmp_path / "teacher")
+    assert not (tmp_path / "teacher").exists()

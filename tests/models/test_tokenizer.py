@@ -18,6 +18,7 @@ from dagrpo.models.fresh import make_fresh, spelled_calls
 from dagrpo.models.tokenizer import SPECIAL_TOKENS, character_tokenizer, tells_of_no_tools
 from dagrpo.utils.files import sha256_of
 
+HAMMER = "tests.models.hammer"
 TOKENIZER = character_tokenizer(256)
 PRINTABLE = st.text(st.sampled_from([chr(code) for code in range(0x20, 0x7F)] + ["\n"]))
 CONVERSATION = [
@@ -30,8 +31,6 @@ CONVERSATION = [
 @pytest.fixture(scope="module")
 def loaded(tmp_path_factory: pytest.TempPathFactory) -> PreTrainedTokenizerBase:
     """The tokenizer as transformers loads it from a model folder."""
-    import torch
-
     folder = tmp_path_factory.mktemp("fresh") / "model"
     make_fresh(folder, Fresh(hidden_size=8, num_hidden_layers=1, intermediate_size=8), torch.float32)
     return AutoTokenizer.from_pretrained(folder)
@@ -44,25 +43,17 @@ def test_printable_ascii_comes_back_exactly(loaded: PreTrainedTokenizerBase, tex
     assert loaded.decode(loaded.encode(text)) == text
 
 
-def test_a_character_of_ascii_is_one_token() -> None:
+def test_bytes_are_tokens_and_the_file_alone_gives_the_same(tmp_path: Path) -> None:
     assert len(TOKENIZER.encode(string.printable)) == len(string.printable)
-
-
-def test_other_alphabets_come_back_too() -> None:
     text = "50\u20ac \u00d7 2 \u2212 \u4e00 \U0001f600"
     assert TOKENIZER.decode(TOKENIZER.encode(text)) == text
-
-
-def test_the_file_alone_gives_the_same_tokens(tmp_path: Path) -> None:
+    assert [TOKENIZER.encode(token) for token in SPECIAL_TOKENS] == [[0], [1], [2], [3]]
+    assert (TOKENIZER.pad_token_id, TOKENIZER.eos_token_id, len(TOKENIZER)) == (0, 3, 260)
     TOKENIZER.save_pretrained(tmp_path)
     alone = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
     assert alone.encode("Tom's 3 + 4 = 7\n\n#### 7").ids == TOKENIZER.encode("Tom's 3 + 4 = 7\n\n#### 7")
-
-
-def test_special_tokens_are_the_first_four_and_single() -> None:
-    assert [TOKENIZER.encode(token) for token in SPECIAL_TOKENS] == [[0], [1], [2], [3]]
-    assert (TOKENIZER.pad_token_id, TOKENIZER.eos_token_id) == (0, 3)
-    assert len(TOKENIZER) == 260
+    names = ("tokenizer.json", "chat_template.jinja")
+    assert [sha256_of(tmp_path / name)[:16] for name in names] == ["ba1ead84a6a20df3", "a16f7f25cbbf463f"]
 
 
 def test_a_conversation_is_rendered_turn_by_turn(loaded: PreTrainedTokenizerBase) -> None:
@@ -82,25 +73,6 @@ def _calling(function: str, content: str = "", **arguments: object) -> dict[str,
     return {"role": "assistant", "content": content, "tool_calls": [call]}
 
 
-@pytest.fixture(scope="module")
-def loaded_with_tools(tmp_path_factory: pytest.TempPathFactory) -> PreTrainedTokenizerBase:
-    import torch
-
-    folder = tmp_path_factory.mktemp("fresh") / "model"
-    shape = Fresh(hidden_size=8, num_hidden_layers=1, intermediate_size=8, tools=["tests.models.hammer:TOOL"])
-    make_fresh(folder, shape, torch.float32)
-    return AutoTokenizer.from_pretrained(folder)
-
-
-def test_without_tools_the_files_are_what_they_always_were(tmp_path: Path) -> None:
-    TOKENIZER.save_pretrained(tmp_path)
-    names = ("tokenizer.json", "chat_template.jinja")
-    assert {name: sha256_of(tmp_path / name)[:16] for name in names} == {
-        "tokenizer.json": "ba1ead84a6a20df3",
-        "chat_template.jinja": "a16f7f25cbbf463f",
-    }
-
-
 @pytest.mark.parametrize("pictures", [False, True])
 @pytest.mark.parametrize("calls", [[], [("check", "answer")]])
 def test_a_fresh_model_is_known_by_its_chat_template(
@@ -113,18 +85,17 @@ def test_a_fresh_model_is_known_by_its_chat_template(
     assert not tells_of_no_tools(saved)
 
 
-def test_the_saved_tokenizer_spells_the_calls_of_every_function(loaded_with_tools: PreTrainedTokenizerBase) -> None:
-    for function, argument in (("hit", "nail"), ("drop", "foot")):
-        text = f'<tool_call>\n{{"name": "{function}", "arguments": {{"{argument}": "abc"}}}}\n</tool_call>'
-        ids = loaded_with_tools.encode(text)
-        assert len(ids) == 2 + len("abc")
-        assert loaded_with_tools.decode(ids, skip_special_tokens=True) == text
-
-
-def test_the_tokens_of_a_tokenizer_without_tools_keep_their_numbers() -> None:
-    assert WITH_TOOLS.encode("<|user|>1 \u20ac<|end|><|assistant|>") == TOKENIZER.encode(
-        "<|user|>1 \u20ac<|end|><|assistant|>"
+def test_the_saved_tokenizer_spells_the_calls_of_every_function_of_a_tool_and_those_of_no_tool(tmp_path: Path) -> None:
+    shape = Fresh(
+        hidden_size=8, num_hidden_layers=1, intermediate_size=8, tools=[f"{HAMMER}:TOOL"], calls={"move": "way"}
     )
+    make_fresh(tmp_path / "model", shape, torch.float32)
+    saved = AutoTokenizer.from_pretrained(tmp_path / "model")
+    for function, argument in (("hit", "nail"), ("drop", "foot"), ("move", "way")):
+        text = f'<tool_call>\n{{"name": "{function}", "arguments": {{"{argument}": "abc"}}}}\n</tool_call>'
+        ids = saved.encode(text)
+        assert len(ids) == 2 + len("abc")
+        assert saved.decode(ids, skip_special_tokens=True) == text
 
 
 def test_the_template_writes_a_call_as_it_is_spelled_and_a_result_as_a_turn() -> None:
@@ -153,10 +124,11 @@ def test_content_and_several_calls_stand_on_lines_of_their_own() -> None:
 
 
 @given(PRINTABLE)
-def test_with_tools_any_argument_comes_back(argument: str) -> None:
+def test_with_tools_any_argument_comes_back_and_other_tokens_keep_their_numbers(argument: str) -> None:
     text = WITH_TOOLS.apply_chat_template([_calling("search", query=argument)], tokenize=False)
     assert WITH_TOOLS.decode(WITH_TOOLS.encode(text)) == text
     assert json.dumps(argument) in text
+    assert WITH_TOOLS.encode(f"<|user|>{argument}<|end|>") == TOKENIZER.encode(f"<|user|>{argument}<|end|>")
 
 
 def test_a_role_that_a_tokenizer_with_tools_does_not_know_is_refused() -> None:
@@ -166,17 +138,9 @@ def test_a_role_that_a_tokenizer_with_tools_does_not_know_is_refused() -> None:
 
 def test_a_function_without_a_text_argument_cannot_be_spelled() -> None:
     with pytest.raises(UserError, match=r"model\.fresh\.tools names tests\.models\.hammer:SAW, whose function saw"):
-        spelled_calls(["tests.models.hammer:SAW"])
+        spelled_calls([f"{HAMMER}:SAW"])
 
 
 def test_a_tool_that_is_not_known_is_refused_with_the_parameter_that_names_it() -> None:
     with pytest.raises(ValidationError, match=r"`hammer` is not a tool.*; correct model\.fresh\.tools, or give"):
         Fresh(tools=["hammer"])
-
-
-def test_calls_of_functions_that_are_no_tools_are_spelled_alike(tmp_path: Path) -> None:
-    make_fresh(tmp_path / "model", Fresh(calls={"move": "direction"}), torch.float32)
-    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "model")
-    text = tokenizer.apply_chat_template([_calling("move", direction="up")], tokenize=False)
-    assert tokenizer.convert_ids_to_tokens(tokenizer.encode(text))[2:4] == ["u", "p"]
-    assert tokenizer.decode(tokenizer.encode(text)) == text

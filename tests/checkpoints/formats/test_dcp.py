@@ -204,24 +204,7 @@ def _shards(folder: Path, *places: object) -> Path:
 
 
 @pytest.mark.parametrize(
-    "places",
-    [
-        *(
-            ["no json"],
-            ["[" * 9000],
-            ["{}"],
-            [None],
-            [3],
-            [[]],
-            [[0]],
-            [[-1, 0]],
-            [[0, 0.5]],
-            [[1 << 62, 0]],
-            [["0", "0"]],
-        ),
-        *([[0, 0], [0, 0], [4, 0]], [[1, 0]]),
-    ],
-    ids=str,
+    "places", [[[0, 0], [0, 0], [4, 0]], [[1, 0]], [[0]], ["[" * 9000]], ids=["overlap", "hole", "axes", "deep"]
 )
 def test_places_that_cannot_be_are_refused(tmp_path: Path, places: list[object]) -> None:
     with pytest.raises(UserError):
@@ -235,7 +218,7 @@ def test_chunks_of_several_types_are_refused(tmp_path: Path) -> None:
         DcpTensors(tmp_path)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.lists(anything | st.lists(st.integers(-1, 4), min_size=2, max_size=2), min_size=1, max_size=3))
 def test_any_places_give_a_whole_tensor_or_a_sentence(places: list[object]) -> None:
     with tempfile.TemporaryDirectory() as folder:
