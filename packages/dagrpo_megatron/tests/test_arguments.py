@@ -106,14 +106,17 @@ def test_megatron_knows_every_argument_of_a_family(family: Family, tmp_path: Pat
         ({"rope_scaling": {"type": "linear", "factor": 4.0}}, "--rotary-seq-len-interpolation-factor 4"),
         ({"rope_scaling": LLAMA3_ROPE}, "--rope-scaling-factor 8.0"),
         ({"rope_scaling": None, "rope_theta": 500000.0}, "--rotary-base 500000"),
+        ({"architectures": ["MistralForCausalLM"], "sliding_window": 4096}, "--window-size 4095,0"),
         ({"rope_parameters": {"rope_type": "default", "rope_theta": 500000.0}}, "--rotary-base 500000"),
     ],
-    ids=["linear", "llama3", "plain, transformers 4", "plain, transformers 5"],
+    ids=["linear", "llama3", "plain, transformers 4", "a window", "plain, transformers 5"],
 )
-def test_a_rotary_embedding_in_either_spelling_becomes_its_argument(
+def test_a_rotary_embedding_in_either_spelling_and_a_window_become_arguments(
     scaling: dict[str, Any], argument: str, tmp_path: Path
 ) -> None:
-    assert argument in _arguments(tmp_path, architectures=["LlamaForCausalLM"], **SIZES, **scaling)
+    arguments = _arguments(tmp_path, **{"architectures": ["LlamaForCausalLM"], **SIZES, **scaling})
+    assert argument in arguments
+    assert any("window" in line for line in arguments) is ("sliding_window" in scaling)
 
 
 @pytest.mark.parametrize(
@@ -131,9 +134,3 @@ def test_a_rotary_embedding_in_either_spelling_becomes_its_argument(
 def test_what_megatron_cannot_express_is_an_error(change: dict[str, Any], message: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=message):
         _arguments(tmp_path, architectures=["Qwen2ForCausalLM"], **(SIZES | change))
-
-
-def test_a_window_counts_the_positions_before(tmp_path: Path) -> None:
-    config = {"architectures": ["MistralForCausalLM"], **SIZES}
-    assert "--window-size 4095,0" in _arguments(tmp_path, **config, sliding_window=4096)
-    assert not any("window" in line for line in _arguments(tmp_path, **config, sliding_window=None))

@@ -138,11 +138,19 @@ def test_a_tensor_that_runs_something_is_refused(there: Path, tmp_path: Path, mo
     assert not (tmp_path / "was_run").exists()
 
 
-class _ByName(pickle.Pickler):
-    """Python 3.11.0 to 3.11.4 pickles members of an enumeration so."""
+class _Asked:
+    """An attribute of a class, as Python 3.11.0 to 3.11.4 pickle a member of an enumeration."""
 
+    def __init__(self, owner: type, name: str) -> None:
+        self._owner, self._name = owner, name
+
+    def __reduce__(self) -> tuple[Any, tuple[type, str]]:
+        return getattr, (self._owner, self._name)
+
+
+class _ByName(pickle.Pickler):
     def reducer_override(self, value: Any) -> Any:
-        return (getattr, (type(value), value.name)) if isinstance(value, Enum) else NotImplemented
+        return _Asked(type(value), value.name).__reduce__() if isinstance(value, Enum) else NotImplemented
 
 
 def test_members_of_an_enumeration_may_be_named(there: Path, source: Path) -> None:
@@ -155,21 +163,11 @@ def test_members_of_an_enumeration_may_be_named(there: Path, source: Path) -> No
     assert compare(source, there).differences == ()
 
 
-class _Attribute:
-    """An attribute of a class that may be named."""
-
-    def __init__(self, owner: type, name: str) -> None:
-        self._owner, self._name = owner, name
-
-    def __reduce__(self) -> tuple[Any, tuple[type, str]]:
-        return getattr, (self._owner, self._name)
-
-
 @pytest.mark.parametrize(
     ("owner", "name"), [(Metadata, "__init__"), (WriteItemType, "__subclasses__"), (WriteItemType, "mro")]
 )
 def test_no_other_attribute_may_be_asked_for(owner: type, name: str, there: Path) -> None:
-    (there / "release" / ".metadata").write_bytes(pickle.dumps(_Attribute(owner, name)))
+    (there / "release" / ".metadata").write_bytes(pickle.dumps(_Asked(owner, name)))
     with pytest.raises(ValueError, match=r"is a pickle that is not read \(it asks for an attribute\)"):
         open_checkpoint(there)
 

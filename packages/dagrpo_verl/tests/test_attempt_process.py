@@ -42,11 +42,8 @@ def asked(text: str, special: bool, tmp_path: Path) -> str:
     return replies.getvalue()
 
 
-def test_a_prompt_with_pictures_is_asked_if_its_text_has_its_tokens(tmp_path: Path) -> None:
+def test_a_prompt_with_pictures_is_asked_unless_its_text_would_be_read_as_other_tokens(tmp_path: Path) -> None:
     assert '"pictures": ["YSBwaWN0dXJl"]' in asked("1+1<|end|>", special=True, tmp_path=tmp_path)
-
-
-def test_a_prompt_with_pictures_whose_text_would_be_read_as_other_tokens_is_not_asked(tmp_path: Path) -> None:
     with pytest.raises(InfrastructureFailure, match="its tokens are not those of their text"):
         asked("1+1<|end|>", special=False, tmp_path=tmp_path)
 

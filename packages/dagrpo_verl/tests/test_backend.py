@@ -28,10 +28,6 @@ def test_an_edit_of_any_module_runs_the_training_again_and_no_other_stage() -> N
     assert not own & {*code_files(parse({}), stages["train"])}
 
 
-def test_it_trains_on_several_nodes() -> None:
-    assert parse(PARAMS | {"runtime": {"nodes": 2}}).runtime.nodes == 2
-
-
 def test_without_the_package_the_backend_is_refused_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plugins, "_entry_points", lambda: ())
     assert BACKENDS.names() == ["fsdp"]

@@ -74,9 +74,8 @@ def test_lost_responses_of_a_step_with_a_checkpoint_are_an_error_at_every_start(
 
 def test_a_response_that_cannot_be_graded_is_an_error_also_without_a_plan(tmp_path: Path) -> None:
     draw(tmp_path, 1, 3, error="no such row")
-    comparison = compared(tmp_path, None, finished=1)
     with pytest.raises(UserError, match=r"step 1 cannot be graded: no such row\. After fixing it, remove "):
-        comparison.require_graded()
+        compared(tmp_path, None, finished=1).require_graded()
 
 
 def test_a_resumed_run_forgets_the_draws_of_steps_that_it_takes_again(planned: Path, tmp_path: Path) -> None:

@@ -24,14 +24,22 @@ CHANGES: dict[str, Any] = {
 
 
 @pytest.mark.nightly
-def test_two_hosts_leave_the_policy_of_one_host_also_after_one_was_killed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PYTHONPATH", foreign_runs.path_with("verl"))
+@pytest.mark.usefixtures("stand_in")
+def test_two_hosts_leave_the_policy_of_one_host_also_after_one_was_killed(tmp_path: Path) -> None:
     changes = merged(CHANGES, foreign_hosts.ON_TWO)
     with two_hosts() as hosts:
         foreign_hosts.lose_last(hosts, tmp_path, changes, "global_step_2/actor/fsdp_config.json", hangs_after=3)
         foreign_hosts.require_policy_of_one_host(hosts, tmp_path, CHANGES)
+
+
+@pytest.fixture
+def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    """verl's and Ray's stand-ins in every process."""
+    monkeypatch.setenv("PYTHONPATH", foreign_runs.path_with("verl"))
+
+
+def nodes_at(folder: Path, *addresses: str) -> Nodes:
+    return Nodes(world=single_process(), addresses=addresses, state=folder)
 
 
 def cluster_in(folder: Path, patience: float = 5.0) -> Cluster:
@@ -60,29 +68,25 @@ def test_every_start_has_a_new_token_that_nobody_else_reads(tmp_path: Path) -> N
     assert len(tokens) == 2
 
 
-def test_a_node_that_does_not_join_ray_in_time_is_named_with_its_log(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PYTHONPATH", foreign_runs.path_with("verl"))
-    both = Nodes(world=single_process(), addresses=("127.0.0.1", "127.0.0.2"), state=tmp_path)
+@pytest.mark.usefixtures("stand_in")
+def test_a_node_that_does_not_join_ray_in_time_is_named_with_its_log(tmp_path: Path) -> None:
+    both = nodes_at(tmp_path, "127.0.0.1", "127.0.0.2")
     message = r"Ray has 1 of 2 nodes after 2 seconds .*: node 1 \(127\.0\.0\.2\) has not joined it\. See .*other\.log"
     with pytest.raises(UserError, match=message), ray_over(both, cluster_in(tmp_path, patience=2.0)):
         pass
 
 
-def test_a_head_that_ends_is_named_with_its_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", foreign_runs.path_with("verl"))
+@pytest.mark.usefixtures("stand_in")
+def test_a_head_that_ends_is_named_with_its_node(tmp_path: Path) -> None:
     nobody = replace(cluster_in(tmp_path), gpus=0)  # which the stand-in does not take
-    one = Nodes(world=single_process(), addresses=("127.0.0.1",), state=tmp_path)
     message = r"^Ray of node 0 \(127\.0\.0\.1\) ended with exit code 1: see .*head"
-    with pytest.raises(TransientError, match=message), ray_over(one, nobody):
+    with pytest.raises(TransientError, match=message), ray_over(nodes_at(tmp_path, "127.0.0.1"), nobody):
         pass
 
 
+@pytest.mark.usefixtures("stand_in")
 def test_a_ray_that_does_not_answer_is_no_mistake_of_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", foreign_runs.path_with("verl"))
     monkeypatch.setattr(cluster, "SECONDS_TO_CONNECT", -4.999)
-    one = Nodes(world=single_process(), addresses=("127.0.0.1",), state=tmp_path)
     message = r"Ray at .* does not tell its nodes: what asks it has not ended within"
-    with pytest.raises(TransientError, match=message), ray_over(one, cluster_in(tmp_path)):
+    with pytest.raises(TransientError, match=message), ray_over(nodes_at(tmp_path, "127.0.0.1"), cluster_in(tmp_path)):
         pass

@@ -20,10 +20,7 @@ def test_hydra_reads_a_folder_of_any_name() -> None:
 def test_hydra_reads_a_value_as_it_is(value: object) -> None:
     [found] = OverridesParser.create().parse_overrides([override("a", value)])
     assert found.value() == value
-
-
-def test_a_key_that_verls_schema_leaves_open_is_added() -> None:
-    assert override("actor_rollout_ref.rollout.custom.c", ["d"]) == '++actor_rollout_ref.rollout.custom.c=["d"]'
+    assert override("actor_rollout_ref.rollout.custom.c", value).startswith("++")  # which verl's schema leaves open
 
 
 def test_verl_starts_its_own_ray(monkeypatch: pytest.MonkeyPatch) -> None:
