@@ -16,7 +16,9 @@ from dagrpo.checkpoints.config import Checkpoint
 from dagrpo.checkpoints.convert import convert, export
 from dagrpo.checkpoints.formats import FORMATS
 from dagrpo.checkpoints.manifest import Manifest, verify
-from dagrpo.checkpoints.store import load_model, save_model
+from dagrpo.checkpoints.sharded import save_sharded
+from dagrpo.checkpoints.store import load_model
+from dagrpo.utils.distributed import single_process
 from dagrpo.utils.manifest import MANIFEST
 
 STEPS = [
@@ -106,7 +108,7 @@ def test_the_exported_model_has_the_same_bytes_in_every_format(pristine: Path, t
         model, _ = load_model(folder / "initial", torch.float32)
         with torch.no_grad():
             model.get_parameter("model.norm.weight").add_(1.0)
-        save_model(model, folder / "initial", folder / "policy")
+        save_sharded(model, folder / "initial", folder / "policy", single_process())
         exported = export(folder / "policy", folder / "exported", _params(format))
         manifests.append((folder / "exported" / MANIFEST).read_bytes())
         # 260 x 16 embedding, tied; 2 layers of 2,368; 16 in the last norm

@@ -15,7 +15,7 @@ from dagrpo.checkpoints.folder import copy_auxiliary, new_checkpoint, require_to
 from dagrpo.checkpoints.formats import format_named
 from dagrpo.checkpoints.manifest import Manifest, verify, write_manifest
 from dagrpo.checkpoints.source import open_tensors
-from dagrpo.checkpoints.tensors import StateTensors, Tensors, total_bytes
+from dagrpo.checkpoints.tensors import Tensors, total_bytes
 from dagrpo.utils.files import share
 from dagrpo.utils.manifest import MANIFEST
 
@@ -35,13 +35,6 @@ def load_model(folder: Path, dtype: torch.dtype) -> "tuple[PreTrainedModel, PreT
     tensors = open_tensors(folder)
     state = {name: tensors.read(name) for name in tensors.specs}  # mapped, copied on write: the files never change
     return build_model(folder, state, dtype), load_tokenizer(folder)
-
-
-def save_model(model: "PreTrainedModel", like: Path, destination: Path) -> Manifest:
-    """Write a model in the format of the checkpoint `like`, with its auxiliary files."""
-    from dagrpo.checkpoints.modules import dtype_of_model, state_of
-
-    return save_weights(StateTensors(state_of(model)), dtype_of_model(model), like, destination)
 
 
 def save_weights(

@@ -23,10 +23,12 @@ from dagrpo.checkpoints.folder import auxiliary_files
 from dagrpo.checkpoints.formats.dcp import DcpTensors
 from dagrpo.checkpoints.formats.huggingface import HuggingFaceTensors
 from dagrpo.checkpoints.manifest import Manifest, tensor_digest, verify, write_manifest
+from dagrpo.checkpoints.sharded import save_sharded
 from dagrpo.checkpoints.source import open_checkpoint
-from dagrpo.checkpoints.store import load_model, save_model
+from dagrpo.checkpoints.store import load_model
 from dagrpo.checkpoints.tensors import StateTensors
 from dagrpo.core.errors import UserError
+from dagrpo.utils.distributed import single_process
 from dagrpo.utils.manifest import MANIFEST
 
 LARGE = 1 << 30
@@ -88,7 +90,7 @@ def test_the_way_there_and_back_is_exact(
 def test_the_same_weights_give_the_same_bytes(pristine: Path, converted: Path, tmp_path: Path) -> None:
     write_as("dcp", open_checkpoint(pristine), tmp_path / "again", LARGE)
     model, _ = load_model(converted, torch.float32)
-    save_model(model, converted, tmp_path / "saved")
+    save_sharded(model, converted, tmp_path / "saved", single_process())
     manifests = {(folder / MANIFEST).read_bytes() for folder in (converted, tmp_path / "again", tmp_path / "saved")}
     assert len(manifests) == 1
 
@@ -148,9 +150,9 @@ def test_experts_that_transformers_fuses_keep_their_names(pristine: Path, tmp_pa
     source = _folder_of(SMALL_MOE, torch.float32, pristine, tmp_path / "source", LARGE)
     write_as("dcp", open_checkpoint(tmp_path / "source"), tmp_path / "there", LARGE)
     model, _ = load_model(tmp_path / "there", torch.float32)
-    saved = save_model(model, tmp_path / "there", tmp_path / "saved")
+    save_sharded(model, tmp_path / "there", tmp_path / "saved", single_process())
     assert "model.layers.0.mlp.experts.3.up_proj.weight" in DcpTensors(tmp_path / "saved").specs
-    assert saved.tensors == source.tensors
+    assert verify(tmp_path / "saved").tensors == source.tensors
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,11 @@ from dagrpo.checkpoints.folder import require_chat_template
 from dagrpo.checkpoints.formats.huggingface import HuggingFaceTensors, planned_files
 from dagrpo.checkpoints.manifest import tensor_digest, verify
 from dagrpo.checkpoints.safetensors_file import plan_shards
-from dagrpo.checkpoints.store import load_model, save_model
+from dagrpo.checkpoints.sharded import save_sharded
+from dagrpo.checkpoints.store import load_model
 from dagrpo.checkpoints.tensors import StateTensors
 from dagrpo.checkpoints.weight_map import INDEX, WEIGHTS
+from dagrpo.utils.distributed import single_process
 from dagrpo.utils.manifest import MANIFEST
 
 LIMIT = 4096
@@ -83,7 +85,7 @@ def test_training_a_loaded_model_leaves_its_file_alone(pristine: Path) -> None:
 
 def test_a_model_saved_in_another_type_says_so_in_its_config(pristine: Path, tmp_path: Path) -> None:
     model, _ = load_model(pristine, torch.bfloat16)
-    manifest = save_model(model, pristine, tmp_path / "saved")
-    assert set(manifest.tensors.dtypes) == {"bfloat16"}
+    save_sharded(model, pristine, tmp_path / "saved", single_process())
+    assert set(verify(tmp_path / "saved").tensors.dtypes) == {"bfloat16"}
     assert json.loads((tmp_path / "saved" / "config.json").read_text())["dtype"] == "bfloat16"
     assert AutoModelForCausalLM.from_pretrained(tmp_path / "saved").dtype is torch.bfloat16
