@@ -121,6 +121,12 @@ def test_a_password_where_a_list_belongs_is_not_quoted() -> None:
         ({"reward": {"verifier": "math_dap"}}, "the nearest known one is `math_dapo`; correct reward.verifier"),
         ({"reward": {"wrong": -1.0}}, "the nearest known key is `reward.components.accuracy.wrong`."),
         ({"algorithm": {"clip_low": 0.1}}, "the nearest known key is `algorithm.loss.clip_low`."),
+        # A key that has moved is known by its last word, first of all in its own section, and not by what is spelled alike.
+        ({"evaluation": {"samples": 3}}, "the nearest known key is `evaluation.sampling.samples`."),
+        ({"runtime": {"replicas": 2}}, "the nearest known key is `runtime.engine.replicas`."),
+        ({"training": {"coefficient": 0.1}}, "the nearest known key is `algorithm.kl.coefficient`."),
+        ({"training": {"rank": 8}}, "the nearest known key is `training.lora.rank`."),
+        ({"training.steps": 3}, "write it below its section, `training: {steps: ...}`."),
     ],
 )
 def test_a_mistake_inside_a_plug_in_is_told_by_the_keys_of_that_plug_in(values: dict[str, Any], sentence: str) -> None:

@@ -53,6 +53,17 @@ def _said(capsys: pytest.CaptureFixture[str], steps: int, **own: float) -> list[
             "90% of the completions are cut off at rollout.max_new_tokens (20), so raise it",
         ),
         ({"reward/missing_answer_fraction": 0.8}, "in 80% of the completions no answer is found"),
+        # Of several the one that has to be mended first; a share below a half is no cause.
+        (
+            {"rollout/truncated_fraction": 0.9, "reward/missing_answer_fraction": 0.8},
+            "90% of the completions are cut off at rollout.max_new_tokens (20)",
+        ),
+        ({"rollout/truncated_fraction": 0.9, "reward/accuracy": 1.0}, "all answers are right"),
+        ({"rollout/truncated_fraction": 0.4, "reward/missing_answer_fraction": 0.4}, "all answers are wrong"),
+        (
+            {"rollout/truncated_fraction": 0.9, "reward/accuracy": 0.9},
+            "the answers to a problem are all right or all wrong",
+        ),
         (
             {"reward/accuracy": 0.5},
             "the answers to a problem are all right or all wrong, so raise training.samples_per_prompt",
