@@ -51,10 +51,10 @@ def test_groups_are_made_from_the_samples_of_base_and_compared_by_the_greedy_com
     found = breakdown(inputs, TASK)
     assert found.by_kind == []
     assert [(group.name, group.problems) for group in found.by_base] == [("0 of 2", 2), ("1 of 2", 2), ("2 of 2", 2)]
-    shares = [(group.greedy.base.value, group.greedy.trained.value) for group in found.by_base]
+    shares = [(group.greedy.first.value, group.greedy.second.value) for group in found.by_base]
     assert shares == [(0.0, 0.5), (0.5, 1.0), (1.0, 1.0)]
     assert [group.moved for group in found.by_base] == [(1, 1, 0), (0, 0, 2), (1, 0, 1)]
-    assert found.by_base[0].greedy.base == wilson(0, 2, 0.95)
+    assert found.by_base[0].greedy.first == wilson(0, 2, 0.95)
     assert all(group.is_small for group in found.by_base)
 
 
@@ -78,15 +78,11 @@ def test_kinds_are_those_of_the_split_by_the_row_of_the_problem(inputs: Inputs, 
     path = split(tmp_path / "s", ability=["b", "a", "b", "b", "a", "a"], data_source=["x"] * 6)
     found = breakdown(replace(inputs, kinds=Kinds([path])), TASK)
     assert [(group.name, group.problems) for group in found.by_kind] == [("a", 3), ("b", 3)]
-    assert [group.greedy.base.value for group in found.by_kind] == pytest.approx([2 / 3, 1 / 3])
+    assert [group.greedy.first.value for group in found.by_kind] == pytest.approx([2 / 3, 1 / 3])
     assert found.by_kind[0].moved is None
-
-
-def test_where_all_are_of_one_ability_the_source_tells_them_apart(tmp_path: Path) -> None:
     kinds = Kinds([split(tmp_path, ability=["math"] * 3, data_source=["x", "y", "x"])])
-    assert kinds.of(TASK, [0, 1]) == ["x", "y"]
-    assert kinds.of(TASK, [0, 2]) is None
-    assert kinds.of("another", [0, 1]) is None
+    assert kinds.of(TASK, [0, 1]) == ["x", "y"], "where all are of one ability the source tells them apart"
+    assert kinds.of(TASK, [0, 2]) is kinds.of("another", [0, 1]) is None
 
 
 def test_kinds_without_end_have_a_row_for_those_that_are_left(inputs: Inputs, tmp_path: Path) -> None:

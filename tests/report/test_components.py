@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 from tests.report.synthetic import Files, list_again, make_experiment, page_of
 
-from dagrpo.report.components import correlations, reward_components
+from dagrpo.report.components import correlations, exploited, reward_components
 from dagrpo.report.config import Report
 from dagrpo.report.curves import curves
 from dagrpo.report.page import render
@@ -18,28 +18,23 @@ REPORT = Report(completions=2, smoothing=5)
 
 def _add_components(files: Files, accuracy: list[float]) -> Files:
     """Accuracy as given, a form that is learned, and a penalty of length; of one trajectory the form is the answer's opposite."""
-    for path, manifest in zip(files.metrics, files.rollouts, strict=True):
-        table = read_parquet(path)
-        noise = np.random.default_rng(0).normal(0, 0.01, (3, STEPS))
-        own = {
-            "reward/accuracy": np.array(accuracy) + noise[0],
-            "reward/component/accuracy": np.array(accuracy) + noise[0],
-            "reward/component/format": np.linspace(0.2, 1.0, STEPS) + noise[1],
-            "reward/component/overlong": np.full(STEPS, -0.1) + noise[2],
-        }
-        table = table.drop_columns([name for name in own if name in table.column_names])
-        for name, values in own.items():
-            table = table.append_column(name, pa.array(values))
-        write_parquet(path, table)
-        for step in manifest.parent.glob("step_*"):
-            rows = read_parquet(step)
-            found = [
-                [("accuracy", float(right)), ("format", float(not right)), ("overlong", 0.0)]
-                for right in rows["correct"].to_pylist()
-            ]
-            kind = pa.map_(pa.string(), pa.float32())
-            write_parquet(step, rows.append_column("components", pa.array(found, kind)))
-        list_again(manifest)
+    (path,), (manifest,) = files.metrics, files.rollouts
+    noise = np.random.default_rng(0).normal(0, 0.01, (3, STEPS))
+    table = read_parquet(path).drop_columns(["reward/accuracy"])
+    for name, values in (
+        ("reward/accuracy", np.array(accuracy) + noise[0]),
+        ("reward/component/accuracy", np.array(accuracy) + noise[0]),
+        ("reward/component/format", np.linspace(0.2, 1.0, STEPS) + noise[1]),
+        ("reward/component/overlong", np.full(STEPS, -0.1) + noise[2]),
+    ):
+        table = table.append_column(name, pa.array(values))
+    write_parquet(path, table)
+    for step in manifest.parent.glob("step_*"):
+        rows = read_parquet(step)
+        right = rows["correct"].to_pylist()
+        found = [[("accuracy", float(each)), ("format", float(not each)), ("overlong", 0.0)] for each in right]
+        write_parquet(step, rows.append_column("components", pa.array(found, pa.map_(pa.string(), pa.float32()))))
+    list_again(manifest)
     return files
 
 
@@ -61,12 +56,12 @@ def test_the_page_has_a_curve_of_each_component_and_their_correlations(tmp_path:
     assert not page.doubts
 
 
-def test_a_component_that_rises_while_accuracy_falls_is_a_banner(tmp_path: Path) -> None:
+def test_a_component_that_rises_while_accuracy_falls_is_a_doubt(tmp_path: Path) -> None:
     falling = [*np.linspace(0.4, 0.7, STEPS // 2), *np.linspace(0.7, 0.3, STEPS - STEPS // 2)]
-    page = page_of(_add_components(make_experiment(tmp_path, steps=STEPS), falling), REPORT)
-    (doubt,) = page.doubts
+    files = _add_components(make_experiment(tmp_path, steps=STEPS), falling)
+    (doubt,) = exploited(curves(files.read()))
     assert doubt.startswith("Seed 0: the component format rose from 0.")
-    assert "the policy seems to exploit it" in render(page)
+    assert "the policy seems to exploit it" in doubt
 
 
 def test_a_single_component_has_no_figure(experiment: Files) -> None:

@@ -29,9 +29,9 @@ def comparison(*differences: Estimate, seeds: tuple[int, ...] = (0,)) -> TaskCom
     names = ("greedy", "mean_at_4", "pass_at_4")
     metrics = tuple(
         MetricComparison(
-            metric=name,
-            base=estimate(0.6, 0.5, 0.7),
-            trained=estimate(0.6 + d.value, 0.5, 0.9),
+            name=name,
+            first=estimate(0.6, 0.5, 0.7),
+            second=estimate(0.6 + d.value, 0.5, 0.9),
             difference=d,
             detectable=0.1,
         )
@@ -47,44 +47,50 @@ WORSE = estimate(-0.2, -0.3, -0.1)
 UNSURE = estimate(0.02, -0.05, 0.09)
 
 
-def test_the_headline_states_the_interval() -> None:
-    assert format.headline(comparison(BETTER)) == (
-        "GRPO raised greedy accuracy on gsm8k from 60.0% to 80.0% (+20.0 points, 95% interval +10.0 to +30.0)."
-    )
-    assert format.headline(comparison(WORSE)).startswith("GRPO lowered greedy accuracy")
+NEITHER = "No difference shown on gsm8k: greedy accuracy went from 60.0% to 62.0%"
+LITTLE = (
+    "It had little chance to show a difference as small as this one: 100 problems and 1 seed show one of 10.0 points"
+)
+OTHERS = "Other metrics show no such difference"
 
 
-def test_an_interval_that_includes_zero_is_not_sold_as_a_gain() -> None:
-    unsure = comparison(UNSURE)
-    assert format.headline(unsure).startswith("No difference shown on gsm8k: greedy accuracy went from 60.0% to 62.0%")
-    assert "The interval includes 0" in format.interpretation(unsure)
-
-
-def test_a_difference_too_small_for_the_comparison_is_called_so() -> None:
-    sentence = "It had little chance to show a difference as small as this one: 100 problems and 1 seed show one of 10.0 points"
-    assert sentence in format.interpretation(comparison(UNSURE))
-    assert "little chance" not in format.interpretation(comparison(BETTER))
-    assert "little chance" not in format.interpretation(comparison(estimate(0.1, -0.01, 0.21)))
-
-
-def test_a_score_that_was_helped_by_an_oracle_says_so_wherever_it_stands() -> None:
-    helped = replace(comparison(BETTER), oracle=True)
-    assert format.headline(helped).startswith("GRPO raised greedy accuracy on gsm8k (oracle) from 60.0%")
-    assert "| gsm8k (oracle) | Greedy accuracy | 60.0%" in summary_markdown("tools", [helped])
-    assert metrics_to_log([helped]) == {"eval/gsm8k_oracle/greedy_difference": 0.2}
-
-
-def test_metrics_that_do_not_show_what_greedy_accuracy_shows_are_named() -> None:
-    text = format.interpretation(comparison(BETTER, BETTER, UNSURE))
-    assert "Other metrics show no such difference: pass@4 (+2.0, \N{MINUS SIGN}5.0 to +9.0)." in text
-    assert "Other metrics" not in format.interpretation(comparison(BETTER, BETTER))
+@pytest.mark.parametrize(
+    ("found", "said", "not_said"),
+    [
+        (
+            comparison(BETTER),
+            "GRPO raised greedy accuracy on gsm8k from 60.0% to 80.0% (+20.0 points, 95% interval +10.0 to +30.0).",
+            LITTLE,
+        ),
+        (comparison(WORSE), "GRPO lowered greedy accuracy", LITTLE),
+        (comparison(UNSURE), NEITHER, "raised"),
+        (comparison(UNSURE), "The interval includes 0", "excludes 0"),
+        (comparison(UNSURE), LITTLE, OTHERS),
+        (comparison(estimate(0.1, -0.01, 0.21)), "The interval includes 0", LITTLE),
+        (comparison(BETTER, BETTER), "The interval excludes 0", OTHERS),
+        (comparison(BETTER, BETTER, UNSURE), f"{OTHERS}: pass@4 (+2.0, \N{MINUS SIGN}5.0 to +9.0).", LITTLE),
+        (comparison(BETTER, UNSURE), OTHERS, LITTLE),
+    ],
+)
+def test_what_an_interval_shows_is_said_and_no_more(found: TaskComparison, said: str, not_said: str) -> None:
+    text = f"{format.headline(found)} {format.interpretation(found)}"
+    assert said in text
+    assert not_said not in text
 
 
 def test_answers_without_pictures_need_not_become_better_with_the_others() -> None:
     seen = comparison(BETTER, UNSURE)
-    blind = replace(seen, metrics=(seen.metrics[0], replace(seen.metrics[1], metric=WITHOUT_PICTURES)))
-    assert "Other metrics show no such difference" in format.interpretation(seen)
+    blind = replace(seen, metrics=(seen.metrics[0], replace(seen.metrics[1], name=WITHOUT_PICTURES)))
     assert "Other metrics" not in format.interpretation(blind)
+
+
+def test_a_score_that_was_helped_by_an_oracle_says_so_wherever_it_stands() -> None:
+    helped = replace(comparison(BETTER, UNSURE), oracle=True)
+    assert format.headline(helped).startswith("GRPO raised greedy accuracy on gsm8k (oracle) from 60.0%")
+    summary = summary_markdown("tools", [helped, comparison(BETTER)])
+    assert "| gsm8k (oracle) | Greedy accuracy | 60.0%" in summary
+    assert (summary.count("| Greedy accuracy |"), summary.count("| mean@4 |"), summary.count("\n- ")) == (2, 1, 2)
+    assert metrics_to_log([helped])["eval/gsm8k_oracle/greedy_difference"] == 0.2
 
 
 @pytest.mark.parametrize(
@@ -98,19 +104,19 @@ def test_points_carry_a_sign(difference: float, text: str) -> None:
 def test_comparison_agrees_with_the_scores_of_a_single_seed(experiment: Files) -> None:
     inputs = experiment.read()
     found = compare(inputs, "arithmetic")
-    for variant in ("base", "trained"):
+    for variant, place in (("base", "first"), ("trained", "second")):
         summary = inputs.evaluations["arithmetic", variant, 0].summary
-        shown = {metric.metric: getattr(metric, variant).as_dict() for metric in found.metrics}
+        shown = {metric.name: getattr(metric, place).as_dict() for metric in found.metrics}
         assert shown["greedy"] == summary["greedy"]
         assert shown["mean_at_4"] == {k: v for k, v in summary["mean_at_k"].items() if k != "k"}
         assert shown["pass_at_2"] == summary["pass_at_k"]["2"]
     for metric in found.metrics:
-        assert metric.difference.value == pytest.approx(metric.trained.value - metric.base.value)
+        assert metric.difference.value == pytest.approx(metric.second.value - metric.first.value)
 
 
 def test_several_seeds_are_averaged_and_shown_one_by_one(tmp_path: Path) -> None:
     found = compare(make_experiment(tmp_path, seeds=(0, 1, 2)).read(), "arithmetic")
-    assert found.greedy.base.value == pytest.approx(np.mean([seed.base.value for seed in found.greedy_by_seed]))
+    assert found.greedy.first.value == pytest.approx(np.mean([seed.first.value for seed in found.greedy_by_seed]))
     assert found.greedy.difference.low <= found.greedy.difference.value <= found.greedy.difference.high
 
 
@@ -120,21 +126,17 @@ def test_moving_average_leaves_out_steps_without_a_value_and_stays_after_the_las
     assert moving_average(np.array([[1.0, 2.0, 6.0, 10.0]]), 3).tolist() == [[1.0, 1.5, 3.0, 6.0]], "it looks back only"
 
 
-def test_curves_csv_has_one_row_per_seed_and_step(tmp_path: Path) -> None:
-    found = curves(make_experiment(tmp_path, seeds=(0, 1), steps=4).read())
+def test_curves_have_a_row_for_each_seed_and_step_and_first_and_last_steps_do_not_overlap(tmp_path: Path) -> None:
+    inputs = make_experiment(tmp_path, seeds=(10, 2), steps=5).read()
+    found = curves(inputs)
     rows = list(csv.DictReader(to_csv(found).splitlines()))
-    assert [(row["seed"], row["step"]) for row in rows] == [(s, t) for s in "01" for t in "1234"]
-    assert float(rows[5]["reward/mean"]) == found["reward/mean"][1, 1]
-
-
-def test_first_and_last_steps_do_not_overlap(tmp_path: Path) -> None:
-    inputs = make_experiment(tmp_path, steps=5).read()
+    assert [(row["seed"], row["step"]) for row in rows] == [(s, t) for s in ("2", "10") for t in "12345"]
+    assert float(rows[6]["reward/mean"]) == found["reward/mean"][1, 1]
     phases = first_and_last(inputs, 10)
     assert phases is not None
     first, last = phases
-    assert (first.steps, last.steps) == ((1, 2), (4, 5))
-    assert len(first.rewards) == 2 * 4 * 8
-    assert first.group_size == 8
+    assert (first.steps, last.steps, first.group_size) == ((1, 2), (4, 5), 8)
+    assert len(first.rewards) == 2 * 2 * 4 * 8
     assert first.right_per_group.sum() == first.rewards.sum()
 
 
@@ -180,13 +182,6 @@ def test_scores_have_a_row_per_policy_with_its_interval() -> None:
     ]
 
 
-def test_the_summary_has_a_line_per_metric_and_a_sentence_per_task(tmp_path: Path) -> None:
-    inputs = make_experiment(tmp_path, tasks=("a", "b")).read()
-    text = summary_markdown("tiny", [compare(inputs, task) for task in inputs.tasks])
-    assert text.count("| pass@4 |") == 2
-    assert text.count("\n- ") == 2
-
-
 def test_best_are_right_and_worst_are_wrong(experiment: Files) -> None:
     shown = examples(experiment.read(), "arithmetic", 3)
     assert [example.trained.verdict for example in shown.best] == ["right"] * 3
@@ -202,13 +197,6 @@ def test_changes_are_shares_over_all_completions(experiment: Files) -> None:
     assert (third.base, third.trained) == (0.0, 0.0)  # the hostile completion is wrong every time
     found = inputs.evaluations["arithmetic", "base", 0].outcomes
     assert problem_changes(inputs, "arithmetic")[0].base == (found.greedy[0] + found.sampled[0].sum()) / 5
-
-
-def test_seeds_tasks_and_policies_are_read_from_the_paths(tmp_path: Path) -> None:
-    inputs = make_experiment(tmp_path, seeds=(10, 2), tasks=("b", "a")).read()
-    assert inputs.seeds == (2, 10)
-    assert inputs.tasks == ("b", "a")
-    assert set(inputs.evaluations) == {(t, v, s) for t in "ab" for v in ("base", "trained") for s in (2, 10)}
 
 
 def test_rollouts_that_are_not_those_of_the_manifest_are_named(experiment: Files) -> None:

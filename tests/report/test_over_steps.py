@@ -57,13 +57,6 @@ def trained_on(root: Path, steps: Sequence[Sequence[Row]]) -> Files:
 REPORT = Report(completions=1, prompts=2)
 
 
-def test_the_pictures_of_a_prompt_that_came_again_are_shown_once(tmp_path: Path) -> None:
-    files = trained_on(tmp_path, [attempts(0, ["a", "b"]), attempts(0, ["c", "d"])])
-    files.splits.append(write_split(tmp_path / "own/train.parquet", {0: (picture(),)}))
-    (series,) = over_steps(files.read(), 1)
-    assert [len(moment.pictures) for moment in series.moments] == [1, 0]
-
-
 def test_prompts_that_came_again_are_shown_those_first_that_lie_furthest_apart(tmp_path: Path) -> None:
     steps = [[1, 2, 3], [2], [4], [3], [2, 1], [3]]
     inputs = trained_on(tmp_path, [[row for p in step for row in attempts(p, ["a"])] for step in steps]).read()
@@ -99,7 +92,10 @@ def test_what_is_spread_has_both_ends_and_nothing_twice(values: list[int], most:
 
 def test_a_moment_says_what_its_group_has_earned_and_shows_it_from_best_to_worst(tmp_path: Path) -> None:
     group = attempts(7, [f"answer {number}" for number in range(8)])
-    (series,) = over_steps(trained_on(tmp_path, [group, group]).read(), 1)
+    files = trained_on(tmp_path, [group, group])
+    files.splits.append(write_split(tmp_path / "own/train.parquet", {7: (picture(),)}))
+    (series,) = over_steps(files.read(), 1)
+    assert [len(moment.pictures) for moment in series.moments] == [1, 0], "of a prompt that came again once"
     first = series.moments[0]
     assert (series.is_one_prompt, [moment.step for moment in series.moments]) == (True, [1, 2])
     assert (first.problem_index, first.samples, len(first.attempts)) == (7, 8, MOST_ATTEMPTS)
@@ -137,7 +133,7 @@ def test_hostile_attempts_are_shown_and_not_obeyed(tmp_path: Path) -> None:
     hostile = attempts(1, [conversations.HOSTILE, "</details></script><script>alert(3)</script>" + "long" * 9000])
     html = render(page_of(trained_on(tmp_path, [hostile, hostile]), REPORT))
     checked = Checker(html)
-    assert (checked.mistakes, checked.open, checked.handlers, checked.loaded) == ([], [], [], [])
+    checked.require_whole()
     assert html.count("<script") == 1
     assert "\u202e" not in html
     assert "<script>alert(3)</script>" in checked.text

@@ -19,6 +19,7 @@ from dagrpo.report.build import FIGURE_FILES, write
 from dagrpo.report.comparison import compare_scorers
 from dagrpo.report.page import Page, render
 from dagrpo.report.parameters import recorded
+from dagrpo.report.results import summary_markdown
 from dagrpo.rollout.table import ALL, REWARDS
 from dagrpo.utils.files import read_json, write_json
 from dagrpo.utils.tables import read_parquet, write_parquet
@@ -63,6 +64,14 @@ class Checker(HTMLParser):
     def handle_data(self, data: str) -> None:
         self.text += data
 
+    def require_whole(self) -> None:
+        """Raise AssertionError unless tags match, ids are unique, anchors lead to one, and nothing is loaded or run."""
+        assert (self.mistakes, self.open, self.handlers) == ([], [], [])
+        assert set(self.loaded) <= {MADE_HERE}, "a link, which loads nothing by itself"
+        assert len(self.ids) == len(set(self.ids))
+        assert {anchor.removeprefix("#") for anchor in self.anchors} <= set(self.ids)
+        assert not {"iframe", "object", "embed", "link", "form"} & self.tags
+
 
 def write_all(page: Page, folder: Path) -> None:
     write(
@@ -91,40 +100,25 @@ def built(page: Page) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module")
-def checked(built: Path) -> Checker:
-    return Checker((built / "report.html").read_text())
-
-
-def test_every_tag_is_closed_and_every_id_is_unique(checked: Checker) -> None:
-    assert checked.mistakes == []
-    assert checked.open == []
-    assert len(checked.ids) == len(set(checked.ids))
-    assert {anchor.removeprefix("#") for anchor in checked.anchors} <= set(checked.ids)
-
-
-def test_nothing_is_loaded_from_elsewhere_and_nothing_runs_but_the_script_that_the_page_names(
-    checked: Checker, built: Path
-) -> None:
+def test_the_page_is_whole_and_nothing_runs_but_the_script_that_it_names(built: Path) -> None:
     text = (built / "report.html").read_text()
-    assert set(checked.loaded) <= {MADE_HERE}, "a link, which loads nothing by itself"
-    assert checked.handlers == []
+    Checker(text).require_whole()
     (script,) = re.findall(r"<script>(.*?)</script>", text, re.DOTALL)
     digest = b64encode(hashlib.sha256(script.encode()).digest()).decode()
     assert f"script-src 'sha256-{digest}'" in text
-    assert not {"iframe", "object", "embed", "link", "form", "img"} & checked.tags
-    assert not re.search(r"url\((?!#)|@import", text)
+    assert not re.search(r"url\((?!#)|@import|<img|Held-out", text)
     assert "default-src 'none'" in text
 
 
-def test_hostile_output_is_shown_and_not_obeyed(checked: Checker, built: Path) -> None:
+def test_hostile_output_is_shown_and_not_obeyed(built: Path) -> None:
     text = (built / "report.html").read_text()
+    shown = Checker(text).text
     assert text.count("<script") == 1
     assert "&lt;/pre&gt;&lt;script src=" in text
-    assert HOSTILE.split("\u202e")[0] in checked.text
+    assert HOSTILE.split("\u202e")[0] in shown
     assert "\u202e" not in text
-    assert "\\u202e" in checked.text
-    assert "\\u0007" in checked.text
+    assert "\\u202e" in shown
+    assert "\\u0007" in shown
 
 
 def test_figures_speak_to_those_who_do_not_see_them(built: Path) -> None:
@@ -140,23 +134,17 @@ def test_figures_speak_to_those_who_do_not_see_them(built: Path) -> None:
         assert "#1c1c1e" not in svg
 
 
-def test_every_digest_from_raw_data_to_score_is_there(built: Path, checked: Checker) -> None:
-    root = built.parent
-    for provenance in root.rglob("*.provenance.json"):
-        for digest in read_json(provenance)["outputs"].values():
-            assert digest in checked.text
+def test_every_digest_from_raw_data_to_score_is_there(built: Path) -> None:
+    shown = Checker((built / "report.html").read_text()).text
+    for provenance in built.parent.rglob("*.provenance.json"):
+        assert all(digest in shown for digest in read_json(provenance)["outputs"].values())
 
 
-def test_all_figures_are_written_as_svg(built: Path) -> None:
+def test_all_figures_are_written_and_have_the_same_bytes_when_they_are_drawn_again(page: Page, built: Path) -> None:
+    """The page and the files show the same ones, in whatever order they are written."""
     assert sorted(os.listdir(built / "figures")) == sorted(FIGURE_FILES)
-    assert all((built / "figures" / name).read_bytes().startswith(b"<?xml") for name in FIGURE_FILES)
-
-
-@pytest.mark.parametrize("place", range(len(FIGURE_FILES)))
-def test_a_figure_drawn_again_has_the_same_bytes(page: Page, place: int) -> None:
-    """The page and the files show the same one, in whatever order they are written."""
-    figure = page.figures[place]
-    assert figure.svg() == figure.svg()
+    for figure, name in zip(page.figures, FIGURE_FILES, strict=True):
+        assert figure.svg() == figure.svg() == (built / "figures" / name).read_text()
 
 
 @pytest.mark.nightly
@@ -198,40 +186,34 @@ def test_what_differs_from_the_defaults_stands_before_the_rest_and_is_marked_the
 
 
 @pytest.mark.nightly
-def test_without_samples_and_with_one_step_there_is_still_a_report(tmp_path: Path) -> None:
-    text = render(page_of(make_experiment(tmp_path, steps=1, problems=1, samples=0)))
+def test_a_page_of_one_problem_counts_texts_that_were_not_kept_and_calls_nothing_unverifiable_wrong(
+    tmp_path: Path,
+) -> None:
+    files = make_experiment(tmp_path, steps=2, problems=1, samples=0, trained_accuracy=0.5)
+    text = render(page_of(files))
     assert "No difference shown" in text
     assert "mean@" not in text.split("Glossary</h2>")[0]
-
-
-@pytest.mark.nightly
-def test_texts_that_were_not_kept_are_counted_in_a_sentence(tmp_path: Path) -> None:
-    files = make_experiment(tmp_path, steps=2, problems=1, samples=0)
-    assert "runtime.keep_rollouts has left" not in render(page_of(files))
-    folder = files.rollouts[0].parent
+    assert not re.search("runtime.keep_rollouts has left|mark open", text)
     for step, kept in ((1, ALL), (2, REWARDS)):
-        path = folder / f"step_{step:05d}.parquet"
+        path = files.rollouts[0].with_name(f"step_{step:05d}.parquet")
         table = read_parquet(path)
         write_parquet(path, table.append_column("kept", pa.array([kept] * table.num_rows)))
     list_again(files.rollouts[0])
-    assert "runtime.keep_rollouts has left texts and tokens out of 1 of 2 steps." in render(page_of(files))
-
-
-@pytest.mark.nightly
-def test_an_answer_that_could_not_be_verified_is_not_called_wrong(tmp_path: Path) -> None:
-    files = make_experiment(tmp_path, steps=1, problems=1, samples=0, trained_accuracy=0.5)
     trained = next(path for path in files.scores if path.parent.name == "trained")
     table = read_parquet(trained)
-    verdicts = pa.array(["unverifiable"], pa.string())
-    marked = table.set_column(table.schema.get_field_index("verdict"), table.schema.field("verdict"), verdicts)
-    assert "mark open" not in render(page_of(files))
-    write_parquet(trained, marked)
-    assert '<span class="mark open">unverifiable</span>' in render(page_of(files))
+    place = table.schema.get_field_index("verdict")
+    write_parquet(trained, table.set_column(place, table.schema.field(place), pa.array(["unverifiable"], pa.string())))
+    text = render(page_of(files))
+    assert "runtime.keep_rollouts has left texts and tokens out of 1 of 2 steps." in text
+    assert '<span class="mark open">unverifiable</span>' in text
 
 
 def test_nothing_on_the_page_hides_or_reorders_not_even_its_title(page: Page) -> None:
     name = "tiny\u202egnp\0\u200b\ud800"
-    html = render(replace(page, inputs=replace(page.inputs, experiment=name), overrides={name: name}))
+    doubts = ("Seed 0: <b>odd</b>.",)
+    html = render(replace(page, inputs=replace(page.inputs, experiment=name), overrides={name: name}, doubts=doubts))
+    assert "<b>Doubtful.</b> Seed 0: &lt;b&gt;odd&lt;/b&gt;." in html
+    assert "**Doubtful.** Seed 0" in summary_markdown("tiny", page.comparisons, {}, doubts)
     assert visible(html) == html
     html.encode()
     assert "tiny\\u202egnp\\u0000\\u200b\\ud800" in html
@@ -241,27 +223,22 @@ def test_published_scorers_stand_beside_the_main_one_on_their_own_tasks(tmp_path
     page = page_of(make_experiment(tmp_path, seeds=(0, 1), also=["verl_gsm8k", "lm_eval_gsm8k_strict"]))
     main, verl, _ = compare_scorers(page.inputs, "arithmetic")
     assert (main.name, main.differing) == ("strict (main)", None)
-    assert main.metrics == tuple(each for each in page.comparisons[0].metrics if each.metric in ("greedy", "mean_at_4"))
+    assert main.metrics == tuple(each for each in page.comparisons[0].metrics if each.name in ("greedy", "mean_at_4"))
     scores = [page.inputs.evaluations["arithmetic", "base", seed].summary["scorers"]["verl_gsm8k"] for seed in (0, 1)]
-    assert verl.metrics[0].base.value == pytest.approx(sum(each["greedy"]["value"] for each in scores) / 2)
+    assert verl.metrics[0].first.value == pytest.approx(sum(each["greedy"]["value"] for each in scores) / 2)
     assert verl.differing is not None
     assert verl.differing[0] == sum(each["differing"] for each in scores)
     rows = page.inputs.evaluations["arithmetic", "base", 0].scores.num_rows
     assert verl.completions == (2 * rows, 2 * rows)
     text = render(page)
-    Checker(text)
     assert "Table 4.</b> The same completions by other projects" in text
     assert text.count('<th scope="row">verl_gsm8k, mean@4</th>') == 1
-
-
-def test_a_base_policy_that_seeds_share_counts_once_among_the_differing_completions(tmp_path: Path) -> None:
-    inputs = page_of(make_experiment(tmp_path, seeds=(0, 1), also=["verl_gsm8k"])).inputs
-    first = inputs.evaluations["arithmetic", "base", 0]
-    shared = replace(inputs, evaluations={**inputs.evaluations, ("arithmetic", "base", 1): first})
-    _, verl = compare_scorers(shared, "arithmetic")
-    assert verl.completions == (first.scores.num_rows, 2 * first.scores.num_rows)
+    first = page.inputs.evaluations["arithmetic", "base", 0]  # of a base policy that the seeds share copies count once
+    shared = replace(page.inputs, evaluations={**page.inputs.evaluations, ("arithmetic", "base", 1): first})
+    _, verl, _ = compare_scorers(shared, "arithmetic")
+    assert verl.completions == (rows, 2 * rows)
     assert verl.differing is not None
-    assert verl.differing[0] == first.summary["scorers"]["verl_gsm8k"]["differing"]
+    assert verl.differing[0] == scores[0]["differing"]
 
 
 def test_a_trainer_that_leaves_no_rollouts_and_few_metrics_gets_a_report(tmp_path: Path) -> None:

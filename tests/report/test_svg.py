@@ -28,21 +28,15 @@ def axes() -> Axes:
     return axes
 
 
-def rectangles(axes: Axes, *hovers: Hover) -> list[tuple[list[float], str]]:
-    figure = axes.figure
-    drawn = ReportFigure(name="n", figure=figure, title="t", description="d", caption="c", hovers=hovers)  # type: ignore[arg-type]
-    return [([float(number) for number in found[:4]], found[4]) for found in RECTANGLE.findall(drawn.svg())]
-
-
 def test_a_rectangle_lies_where_its_values_are_drawn(axes: Axes) -> None:
-    width = style.WIDTH * 72
-    (found,) = rectangles(axes, Hover(axes=axes, text="<a>", x=(2, 4), y=(0.25, 0.5)))
-    place, text = found
-    assert place == pytest.approx([width * 0.6, 36.0, width * 0.1, 36.0], abs=0.1)
+    hovers, width = [Hover(axes=axes, text="<a>", x=(2, 4), y=(0.25, 0.5))], style.WIDTH * 72
+    drawn = ReportFigure(name="n", figure=axes.figure, title="t", description="d", caption="c", hovers=hovers)  # type: ignore[arg-type]
+    ((*place, text),) = RECTANGLE.findall(drawn.svg())
+    assert [float(number) for number in place] == pytest.approx([width * 0.6, 36.0, width * 0.1, 36.0], abs=0.1)
     assert text == "&lt;a&gt;"
 
 
-@pytest.mark.parametrize("count", [1, 3, MOST_BANDS, MOST_BANDS + 1, 1000])
+@pytest.mark.parametrize("count", [1, MOST_BANDS, MOST_BANDS + 1, 1000])
 def test_bands_over_steps_lie_side_by_side_and_end_at_the_last(axes: Axes, count: int) -> None:
     bands = over_steps(axes, np.arange(1.0, count + 1), lambda place: str(place + 1))
     assert 1 <= len(bands) <= MOST_BANDS

@@ -29,9 +29,6 @@ def test_a_seed_that_was_trained_elsewhere_has_none(tmp_path: Path) -> None:
     assert found[0].seconds == 11.0
     assert found[0].mean("timing/record_seconds") == 1.0  # of the one step that has it
     assert found[0].mean("timing/update_mfu") is None
-
-
-def test_parts_stand_in_the_order_of_a_step_and_others_behind_them() -> None:
     times = [SeedTimes(seed="0", steps=[FIRST | {"timing/a_teacher_seconds": 1.0, "timing/weight_sync_seconds": 1.0}])]
     assert [label_of(name) for name in parts_of(times)] == ["rollout", "update", "weight sync", "a teacher"]
 
@@ -49,9 +46,5 @@ def test_the_page_says_where_the_time_went(tmp_path: Path) -> None:
         in text
     )
     assert dict(facts(times)) == {"Steps": "2", "Time in steps": "11 s", "Tokens per second": "20"}
-
-
-def test_devices_with_a_known_peak_have_their_share_of_it() -> None:
-    times = [SeedTimes(seed="0", steps=[FIRST | {"timing/update_mfu": 0.25, "timing/update_seconds": 5023.0}])]
-    assert dict(facts(times))["MFU of the update"] == "25.0%"
-    assert dict(facts(times))["Time in steps"] == "1 h 23 min 45 s"
+    long = [SeedTimes(seed="0", steps=[FIRST | {"timing/update_mfu": 0.25, "timing/update_seconds": 5023.0}])]
+    assert {"MFU of the update": "25.0%", "Time in steps": "1 h 24 min"}.items() <= dict(facts(long)).items()

@@ -99,7 +99,7 @@ def write(
 def metrics_to_log(comparisons: Sequence[TaskComparison]) -> dict[str, float]:
     """Return the headline numbers for the run's record, by task."""
     return {
-        f"{group_of(comparison.task, oracle=comparison.oracle)}/{metric.metric}_difference": metric.difference.value
+        f"{group_of(comparison.task, oracle=comparison.oracle)}/{metric.name}_difference": metric.difference.value
         for comparison in comparisons
         for metric in comparison.metrics
     }

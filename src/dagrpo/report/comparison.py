@@ -12,13 +12,18 @@ from dagrpo.report.inputs import VARIANTS, Inputs, Variant
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricComparison:
-    """One metric of both policies, as shares between 0 and 1; the difference is trained minus base."""
+    """One metric of two policies, such as base and trained, as shares between 0 and 1; the difference is second minus first."""
 
-    metric: str  # greedy, greedy_without_pictures, mean_at_4, pass_at_2, maj_at_4
-    base: Estimate
-    trained: Estimate
+    name: str  # greedy, greedy_without_pictures, mean_at_4, pass_at_2, maj_at_4
+    first: Estimate
+    second: Estimate
     difference: Estimate
     detectable: float  # the least difference that these seeds and problems show, with probability 0.8
+
+    @property
+    def is_significant(self) -> bool:
+        """Return True if the interval of the difference excludes 0."""
+        return not self.difference.low <= 0 <= self.difference.high
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,19 +111,22 @@ def _values(inputs: Inputs, task: str, variant: Variant, scorer: str | None = No
     return {name: np.stack([values[name] for values in per_seed]) for name in per_seed[0]}
 
 
-def compared(name: str, base: Floats, trained: Floats, resampling: Resampling) -> MetricComparison:
-    """Compare one metric of both policies, each [seeds, problems], with the paired difference."""
+def compared(name: str, first: Floats, second: Floats, resampling: Resampling) -> MetricComparison:
+    """Compare one metric of two policies, each [seeds, problems], with the paired difference."""
     return MetricComparison(
-        metric=name,
-        base=_estimate(name, base, resampling),
-        trained=_estimate(name, trained, resampling),
-        difference=paired_difference(base, trained, resampling),
-        detectable=detectable_of(trained - base, resampling.confidence),
+        name=name,
+        first=estimate_of(name, first, resampling),
+        second=estimate_of(name, second, resampling),
+        difference=paired_difference(first, second, resampling),
+        detectable=detectable_of(second - first, resampling.confidence),
     )
 
 
-def _estimate(name: str, values: Floats, resampling: Resampling) -> Estimate:
-    """Estimate a metric with the interval that `score` gives for one seed; for several, bootstrap seeds and problems."""
-    if name in PROPORTIONS and len(values) == 1:
+def estimate_of(name: str, values: Floats, resampling: Resampling) -> Estimate:
+    """Estimate a metric with the interval that `score` gives for one seed; for several, bootstrap seeds and problems.
+
+    values: [seeds, problems]; of a mean over seeds [1, problems], which is no proportion.
+    """
+    if name in PROPORTIONS and len(values) == 1 and np.isin(values, (0, 1)).all():
         return wilson(int(values.sum()), values.size, resampling.confidence)
     return bootstrap(values, resampling)

@@ -6,6 +6,7 @@ A fixed rule selects the attempts. Left out for an experiment whose attempts are
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from statistics import fmean
 
 import numpy as np
 import pyarrow as pa
@@ -84,18 +85,18 @@ def _row(inputs: Inputs, task: str, policy: Variant) -> tuple[str, ...]:
     summaries = [inputs.summary(task, policy, seed) for seed in inputs.seeds]
     sections = [each.get("conversations", {}) for each in summaries]
     mean = {
-        name: _mean([each.get(name, {}).get("greedy", default) for each in sections])
+        name: fmean([each.get(name, {}).get("greedy", default) for each in sections])
         for name, default in NOTHING.items()
     }
     statuses = [each["call_statuses"]["greedy"] for each in sections if each and each["call_statuses"]["greedy"]]
     fine = [each.get("ok", 0.0) for each in statuses]
     return (
         policy,
-        format.percent(_mean([each["greedy"]["value"] for each in summaries])),
+        format.percent(fmean([each["greedy"]["value"] for each in summaries])),
         f"{mean['turns']:.2f}",
         f"{mean['calls']:.2f}",
         format.percent(mean["called"]),
-        format.percent(_mean(fine)) if fine else format.EN_DASH,
+        format.percent(fmean(fine)) if fine else format.EN_DASH,
         format.percent(mean["excluded"]),
     )
 
@@ -105,7 +106,7 @@ def _shares(inputs: Inputs, task: str) -> Shares:
         shares = [inputs.summary(task, policy, seed).get("conversations", {}).get(name, {}) for seed in inputs.seeds]
         known = [each["greedy"] for each in shares if each.get("greedy")]
         return {
-            key: _mean([each.get(key, 0.0) for each in known])
+            key: fmean([each.get(key, 0.0) for each in known])
             for key in sorted({key for each in known for key in each})
         }
 
@@ -114,10 +115,6 @@ def _shares(inputs: Inputs, task: str) -> Shares:
         statuses={policy: of("call_statuses", policy) for policy in VARIANTS},
         ends={policy: of("stop_reasons", policy) for policy in VARIANTS},
     )
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
 
 
 def _of_training(inputs: Inputs, count: int) -> Selection | None:

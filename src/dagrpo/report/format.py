@@ -71,7 +71,7 @@ def headline(comparison: TaskComparison) -> str:
     greedy = comparison.greedy
     level, interval = f"{100 * comparison.confidence:g}%", points_interval(greedy.difference)
     change = f"{points(greedy.difference.value)} points, {level} interval {interval}"
-    span = f"from {percent(greedy.base.value)} to {percent(greedy.trained.value)}"
+    span = f"from {percent(greedy.first.value)} to {percent(greedy.second.value)}"
     if includes_zero(greedy.difference):
         return f"No difference shown on {comparison.label}: greedy accuracy went {span} ({change})."
     verb = "raised" if greedy.difference.value > 0 else "lowered"
@@ -113,12 +113,12 @@ def _other_metrics(comparison: TaskComparison) -> str:
     """
     expected = _sign(comparison.greedy.difference)
     differing = [
-        row for row in comparison.metrics[1:] if row.metric != WITHOUT_PICTURES and _sign(row.difference) != expected
+        row for row in comparison.metrics[1:] if row.name != WITHOUT_PICTURES and _sign(row.difference) != expected
     ]
     if not differing:
         return ""
     named = [
-        f"{metric_label(row.metric)} ({points(row.difference.value)}, {points_interval(row.difference)})"
+        f"{metric_label(row.name)} ({points(row.difference.value)}, {points_interval(row.difference)})"
         for row in differing
     ]
     verb = "disagree" if any(_sign(row.difference) for row in differing) else "show no such difference"

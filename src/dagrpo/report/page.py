@@ -94,9 +94,7 @@ def _metrics_of(page: Page) -> list[str]:
         for task in page.inputs.tasks
         for name in metrics_to_log(page.inputs.summary(task, "base", page.inputs.seeds[0]))
     ]
-    differences = [
-        f"eval/{each.task}/{metric.metric}_difference" for each in page.comparisons for metric in each.metrics
-    ]
+    differences = [f"eval/{each.task}/{metric.name}_difference" for each in page.comparisons for metric in each.metrics]
     has_held_out = any(each.name == "held_out_accuracy" for each in page.training_figures)
     held_out = [f"held_out/{task}/greedy" for task in page.inputs.tasks] if has_held_out else []
     return [*scores, *differences, *page.curves.values, *held_out]

@@ -7,21 +7,6 @@ from typing import Any
 
 from dagrpo.utils.files import canonical_json, read_object
 
-SECTIONS = (  # in the order of the pipeline
-    "experiment",
-    "data",
-    "model",
-    "sft",
-    "difficulty",
-    "checkpoint",
-    "rollout",
-    "reward",
-    "algorithm",
-    "training",
-    "evaluation",
-    "report",
-)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parameter:
@@ -41,7 +26,7 @@ class Parameter:
 def recorded(
     provenance: Sequence[Path], own: Mapping[str, Any], defaults: Mapping[str, Any]
 ) -> dict[str, list[Parameter]]:
-    """Return parameters by section.
+    """Return parameters by section, in the order of the schema.
 
     own: those of the report stage, whose provenance is not written yet; defaults: those of the schema; both nested.
     """
@@ -55,7 +40,8 @@ def recorded(
             stages.setdefault(key, set()).add(stage)
     texts = {key: canonical_json(value) for key, value in _flat(defaults)}
     sections: dict[str, list[Parameter]] = {}
-    for key in sorted(values, key=_position):
+    order = {section: place for place, section in enumerate(defaults)}
+    for key in sorted(values, key=lambda key: (order.get(key.partition(".")[0], len(order)), key)):
         section, _, rest = key.partition(".")
         parameter = Parameter(
             key=rest,
@@ -82,11 +68,6 @@ def software(provenance: Sequence[Path]) -> list[tuple[str, str]]:
             if name != "device":  # most stages use the CPU anyway
                 versions.setdefault(name, set()).add(str(value))
     return [(name, " and ".join(sorted(values))) for name, values in versions.items()]
-
-
-def _position(key: str) -> tuple[int, str]:
-    section = key.partition(".")[0]
-    return (SECTIONS.index(section) if section in SECTIONS else len(SECTIONS), key)
 
 
 def _flat(params: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

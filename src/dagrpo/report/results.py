@@ -41,8 +41,8 @@ def _greedy_numbers(comparison: TaskComparison) -> dict[str, float | str]:
     """Return shares from 0 to 1; the interval is that of the difference, trained minus base."""
     greedy = comparison.greedy
     return {
-        "base": round(greedy.base.value, PLACES),
-        "trained": round(greedy.trained.value, PLACES),
+        "base": round(greedy.first.value, PLACES),
+        "trained": round(greedy.second.value, PLACES),
         "difference": round(greedy.difference.value, PLACES),
         "interval": f"{greedy.difference.low:+.3f} to {greedy.difference.high:+.3f}",
     }
@@ -55,9 +55,9 @@ def scores_csv(comparisons: Sequence[TaskComparison]) -> str:
     writer.writerow(SCORE_COLUMNS)
     for comparison in comparisons:
         for metric in comparison.metrics:
-            for policy, estimate in (("base", metric.base), ("trained", metric.trained)):
+            for policy, estimate in (("base", metric.first), ("trained", metric.second)):
                 numbers = (round(number, PLACES) for number in (estimate.value, estimate.low, estimate.high))
-                writer.writerow([comparison.label, metric_label(metric.metric), policy, *numbers])
+                writer.writerow([comparison.label, metric_label(metric.name), policy, *numbers])
     return text.getvalue()
 
 
@@ -71,9 +71,9 @@ def summary_markdown(
     rows = []
     for comparison in comparisons:
         for metric in comparison.metrics:
-            scores = [f"{percent(each.value)} ({percent_interval(each)})" for each in (metric.base, metric.trained)]
+            scores = [f"{percent(each.value)} ({percent_interval(each)})" for each in (metric.first, metric.second)]
             change = f"{points(metric.difference.value)} ({points_interval(metric.difference)})"
-            rows.append(f"| {' | '.join([comparison.label, metric_label(metric.metric), *scores, change])} |")
+            rows.append(f"| {' | '.join([comparison.label, metric_label(metric.name), *scores, change])} |")
     level = f"{100 * comparisons[0].confidence:g}% interval"
     seeds = ", ".join(map(str, comparisons[0].seeds))
     lines = [

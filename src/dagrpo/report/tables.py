@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any
 
 from dagrpo.core.metrics import METRICS, Metric, definition_of
@@ -111,7 +112,7 @@ def _mean(inputs: Inputs, task: str, variant: Any, path: Sequence[str]) -> float
                 return None  # nothing was sampled
             value = value[part]
         values.append(float(value))
-    return sum(values) / len(values)
+    return fmean(values)
 
 
 def glossary(names: Iterable[str], *, has_turns: bool) -> list[tuple[str, str]]:

@@ -7,17 +7,18 @@ do not depend on who makes it.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 
 from dagrpo.core.metrics import METRICS, definition_of
 from dagrpo.report import style
 from dagrpo.report.figures.parts import Hover, ReportFigure, legend
 from dagrpo.report.format import EN_DASH
 from dagrpo.report.html import render_html
+from dagrpo.utils.console import duration, size
 from dagrpo.utils.files import remove, write_text
 from dagrpo.utils.run_info import SECONDS, Account, read_times, step_seconds
 
 FILE = "times.html"
-MEBIBYTE = 1 << 20
 VERSIONS = ("dagrpo", "python", "torch", "sglang", "transformers", "pyarrow")
 COLOURS = (*style.SERIES, style.INK)
 
@@ -32,7 +33,7 @@ class SeedTimes:
     def mean(self, name: str) -> float | None:
         """Average a time over the steps that have it: the last part of a step before an interruption is not known."""
         values = [step[name] for step in self.steps if name in step]
-        return sum(values) / len(values) if values else None
+        return fmean(values) if values else None
 
     @property
     def seconds(self) -> float:
@@ -117,7 +118,7 @@ def facts(times: Sequence[SeedTimes]) -> list[tuple[str, str]]:
         return []
     facts = {
         "Steps": f"{sum(len(each.steps) for each in times) / len(times):,.0f}",
-        "Time in steps": duration(sum(each.seconds for each in times) / len(times)),
+        "Time in steps": duration(fmean(each.seconds for each in times)),
         "Tokens per second": _mean(times, "timing/tokens_per_second", "{:,.0f}"),
         "MFU of the update": _mean(times, "timing/update_mfu", "{:.1%}"),
         "MFU of the rollouts": _mean(times, "timing/rollout_mfu", "{:.1%}"),
@@ -127,7 +128,7 @@ def facts(times: Sequence[SeedTimes]) -> list[tuple[str, str]]:
 
 def _mean(times: Sequence[SeedTimes], name: str, form: str) -> str:
     means = [mean for each in times if (mean := each.mean(name)) is not None]
-    return form.format(sum(means) / len(means)) if means else ""
+    return form.format(fmean(means)) if means else ""
 
 
 def _figure(times: Sequence[SeedTimes], names: Sequence[str]) -> ReportFigure:
@@ -208,23 +209,8 @@ def executions(accounts: Mapping[Path, Account]) -> list[tuple[str, ...]]:
             "/".join(provenance.parts[-3:-1]),
             account.started[:19].replace("T", " "),
             f"{taken}{duration(account.seconds)}{again}",
-            _mebibytes(account.memory),
-            _mebibytes(account.memory_of_children),
+            size(account.memory) if account.memory else EN_DASH,
+            size(account.memory_of_children) if account.memory_of_children else EN_DASH,
         )
         rows.append(row)
     return rows
-
-
-def _mebibytes(size: int) -> str:
-    return f"{size / MEBIBYTE:,.0f} MiB" if size else EN_DASH
-
-
-def duration(seconds: float) -> str:
-    """Format a duration: 5025.0 -> 1 h 23 min 45 s; under ten seconds with a decimal."""
-    if seconds < 9.95:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return " ".join(
-        [*([f"{hours} h"] if hours else []), *([f"{minutes} min"] if hours or minutes else []), f"{rest} s"]
-    )

@@ -69,10 +69,10 @@ def _figures(comparisons: Sequence[TaskComparison]) -> tuple[dict[str, float], d
     figures, tags = dict[str, float](), dict[str, str]()
     for comparison in comparisons:
         for each in comparison.metrics:
-            if each.metric.startswith(PER_ATTEMPT):
-                name = f"{group_of(comparison.task, oracle=comparison.oracle)}/{each.metric}"
-                for kind in ("base", "trained", "difference"):
-                    figures[f"{name}_{kind}"] = round(getattr(each, kind).value, DIGITS)
+            if each.name.startswith(PER_ATTEMPT):
+                name = f"{group_of(comparison.task, oracle=comparison.oracle)}/{each.name}"
+                for kind, of in (("base", each.first), ("trained", each.second), ("difference", each.difference)):
+                    figures[f"{name}_{kind}"] = round(of.value, DIGITS)
                 interval = f"{points(each.difference.value)} ({points_interval(each.difference)})"
                 tags[f"interval.{name}_difference"] = interval
     return figures, tags

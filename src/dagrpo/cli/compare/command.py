@@ -12,10 +12,11 @@ from rich.table import Table
 from rich.text import Text
 
 from dagrpo.cli.compare import comparison as comparisons
-from dagrpo.cli.compare.comparison import RUNTIME, Comparison, Difference, Metric, TaskPair
+from dagrpo.cli.compare.comparison import RUNTIME, Comparison, Difference, TaskPair
 from dagrpo.cli.shared import Html, Which, columns, complete_experiments, print_json
 from dagrpo.core.escape import one_line
 from dagrpo.report import format
+from dagrpo.report.comparison import MetricComparison
 from dagrpo.report.format import (
     least_shown,
     metric_label,
@@ -93,7 +94,7 @@ def others(pair: TaskPair) -> str:
     return f"{pair.second} is {' and '.join(parts)}." if parts else ""
 
 
-def is_better(metric: Metric) -> bool | None:
+def is_better(metric: MetricComparison) -> bool | None:
     """Return True if the second experiment is better; None if the interval includes 0."""
     return metric.difference.value > 0 if metric.is_significant else None
 

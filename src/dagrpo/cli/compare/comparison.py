@@ -11,13 +11,13 @@ import numpy as np
 from dagrpo.config.overlay import flat
 from dagrpo.core.errors import UserError, nearest
 from dagrpo.core.trajectory import GREEDY
-from dagrpo.evaluation.outcomes import PROPORTIONS, values_per_problem
-from dagrpo.evaluation.power import detectable_of
-from dagrpo.evaluation.statistics import Estimate, Floats, Resampling, bootstrap, paired_difference, wilson
+from dagrpo.evaluation.outcomes import values_per_problem
+from dagrpo.evaluation.statistics import Floats, Resampling
 from dagrpo.pipeline import dag
 from dagrpo.pipeline.changes.executions import ExecutionRecord, all_records
 from dagrpo.pipeline.job_files import recorded_code
 from dagrpo.pipeline.record import in_any_experiment
+from dagrpo.report.comparison import MetricComparison, compared
 from dagrpo.report.inputs import Evaluation, Variant, evaluation_key, read_evaluation
 from dagrpo.utils.files import canonical_json
 
@@ -89,22 +89,6 @@ def read_evaluated(name: str, policy: Variant) -> Evaluated:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Metric:
-    """One metric on the shared problems, as shares between 0 and 1; the difference is second minus first."""
-
-    name: str  # greedy, mean_at_4, pass_at_2, maj_at_4
-    first: Estimate
-    second: Estimate
-    difference: Estimate
-    detectable: float  # the least difference that these seeds and problems show, with probability 0.8
-
-    @property
-    def is_significant(self) -> bool:
-        """Return True if the interval of the difference excludes 0."""
-        return not self.difference.low <= 0 <= self.difference.high
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class TaskPair:
     """Two experiments on one task."""
 
@@ -115,7 +99,7 @@ class TaskPair:
     left_out: int  # that only one of them has met
     seeds: tuple[int, ...]  # that both have; empty: none, and each one's seeds are averaged
     confidence: float
-    metrics: tuple[Metric, ...]
+    metrics: tuple[MetricComparison, ...]
 
 
 def pairs(evaluated: Sequence[Evaluated]) -> tuple[list[TaskPair], list[str]]:
@@ -162,13 +146,7 @@ def _pair(first: Evaluated, second: Evaluated, task: str) -> TaskPair:
         seeds=seeds,
         confidence=resampling.confidence,
         metrics=tuple(
-            Metric(
-                name=name,
-                first=estimate_of(name, ones[name], seeds, resampling),
-                second=estimate_of(name, others[name], seeds, resampling),
-                difference=paired_difference(ones[name], others[name], resampling),
-                detectable=detectable_of(others[name] - ones[name], resampling.confidence),
-            )
+            compared(name, ones[name], others[name], resampling)
             for name in ones
             if name in others and name != "pass_at_1"  # that is mean@k
         ),
@@ -180,13 +158,6 @@ def shared_by(first: Evaluated, second: Evaluated, task: str) -> tuple[tuple[int
     theirs = set(second.problems(task))
     seeds = tuple(seed for seed in first.seeds(task) if seed in second.seeds(task))
     return seeds, [problem for problem in first.problems(task) if problem in theirs]
-
-
-def estimate_of(name: str, values: Floats, seeds: Sequence[int], resampling: Resampling) -> Estimate:
-    """Return the estimate as in the report: Wilson's interval for the greedy accuracies of one seed, else the bootstrap."""
-    if name in PROPORTIONS and len(seeds) == 1:
-        return wilson(int(values.sum()), values.size, resampling.confidence)
-    return bootstrap(values, resampling)
 
 
 def values_of(evaluated: Evaluated, task: str, seeds: Sequence[int], shared: Sequence[Problem]) -> dict[str, Floats]:

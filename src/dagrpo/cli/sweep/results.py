@@ -8,7 +8,6 @@ import numpy as np
 
 from dagrpo.cli.compare.comparison import (
     Evaluated,
-    estimate_of,
     read_evaluated,
     shared_by,
     trouble_between,
@@ -21,6 +20,7 @@ from dagrpo.core.errors import UserError
 from dagrpo.evaluation.power import detectable_of
 from dagrpo.evaluation.statistics import Estimate, bootstrap, paired_difference
 from dagrpo.pipeline.override_runs import CellRun, cell_runs
+from dagrpo.report.comparison import estimate_of
 from dagrpo.utils.files import canonical_json
 
 GREEDY = "greedy"
@@ -143,7 +143,7 @@ def _score(
         folder=own.name,
         values=cell.values,
         seeds=len(seeds),
-        score=estimate_of(GREEDY, values, seeds, resampling),
+        score=estimate_of(GREEDY, values, resampling),
         difference=difference,
         together=together,
         detectable=least,

@@ -19,8 +19,8 @@ def base_vs_trained(comparisons: Sequence[TaskComparison]) -> ReportFigure:
     left, right = figure.subplots(1, 2, sharey=True, width_ratios=(3, 2), gridspec_kw={"wspace": 0.08})
     for position, (_, metric) in enumerate(rows):
         if metric is not None:
-            _dot(left, metric.base, position - 0.13, style.BASE, "o")
-            _dot(left, metric.trained, position + 0.13, style.TRAINED, "D")
+            _dot(left, metric.first, position - 0.13, style.BASE, "o")
+            _dot(left, metric.second, position + 0.13, style.TRAINED, "D")
             _dot(right, metric.difference, position, style.INK, "o")
     _finish(left, right, rows)
     legend(figure, [("base", style.BASE, "o"), ("trained", style.TRAINED, "D")])
@@ -29,7 +29,7 @@ def base_vs_trained(comparisons: Sequence[TaskComparison]) -> ReportFigure:
         figure=figure,
         title="Base against trained policy",
         description="; ".join(
-            f"{each.label}, {metric_label(metric.metric)}: base {metric.base.value:.3f}, trained {metric.trained.value:.3f}"
+            f"{each.label}, {metric_label(metric.name)}: base {metric.first.value:.3f}, trained {metric.second.value:.3f}"
             for each in comparisons
             for metric in each.metrics
         )
@@ -49,10 +49,10 @@ def _hovers_of_row(left: Axes, right: Axes, position: int, metric: MetricCompari
     row = (position - 0.5, position + 0.5)
     both = [
         f"{name} {percent(each.value)} ({percent_interval(each)})"
-        for name, each in (("base", metric.base), ("trained", metric.trained))
+        for name, each in (("base", metric.first), ("trained", metric.second))
     ]
     change = f"{points(metric.difference.value)} points ({points_interval(metric.difference)})"
-    label = metric_label(metric.metric)
+    label = metric_label(metric.name)
     return [
         Hover(axes=left, text=f"{label}: {', '.join(both)}", y=row),
         Hover(axes=right, text=f"{label}: {change}", y=row),
@@ -65,7 +65,7 @@ def _rows(comparisons: Sequence[TaskComparison]) -> list[tuple[str, MetricCompar
     for comparison in comparisons:
         if len(comparisons) > 1:
             rows.append((comparison.label, None))
-        rows += [(metric_label(metric.metric), metric) for metric in comparison.metrics]
+        rows += [(metric_label(metric.name), metric) for metric in comparison.metrics]
     return rows
 
 

@@ -10,7 +10,7 @@ from dagrpo.evaluation.held_out_table import points
 from dagrpo.evaluation.outcomes import label_of
 from dagrpo.evaluation.statistics import Estimate, wilson
 from dagrpo.report import style
-from dagrpo.report.figures.parts import Hover, ReportFigure, legend, series, step_axis
+from dagrpo.report.figures.parts import Hover, ReportFigure, legend, panels, series, step_axis
 from dagrpo.report.format import percent, percent_interval, plural
 from dagrpo.report.inputs import Inputs
 
@@ -63,15 +63,10 @@ def held_out_accuracy(inputs: Inputs) -> ReportFigure | None:
     curves = held_out_curves(inputs)
     if not curves:
         return None
-    columns = min(len(curves), COLUMNS)
-    rows = -(-len(curves) // columns)
-    figure = style.new_figure(2.3 * rows + 0.4)
-    panels = figure.subplots(rows, columns, squeeze=False).flatten()
+    figure, grid = panels(len(curves), min(len(curves), COLUMNS), 2.3)
     hovers: list[Hover] = []
-    for axes, curve in zip(panels, curves, strict=False):
+    for axes, curve in zip(grid, curves, strict=True):
         hovers += _panel(axes, curve)
-    for axes in panels[len(curves) :]:
-        axes.set_visible(False)
     seeds = sorted({seed for curve in curves for seed in curve.seeds})
     if len(seeds) > 1:
         legend(figure, [(f"seed {seed}", series(row), "") for row, seed in enumerate(seeds)])
