@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 import dagrpo_sandbox
 from dagrpo.cli.application import app
-from dagrpo.cli.doctor import command
+from dagrpo.cli.doctor import command, gpu_requirements
 from dagrpo.config.places import ROOT
 from dagrpo.config.presets import preset_text
 from dagrpo.config.schema import read_params
@@ -40,15 +40,11 @@ def test_another_folder_is_told_and_so_is_the_way_out(tmp_path: Path, monkeypatc
     lines, code = diagnosed()
     assert code == 1
     assert (lines["project"]["state"], "dagrpo init" in lines["project"]["remedy"]) == ("missing", True)
-
-
-def test_a_mistake_in_params_is_told_in_its_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "Snakefile").touch()
-    (tmp_path / "params.yaml").write_text("trainign: {}\n")
-    (found,) = [each for each in command.check_software() if each.name == "params.yaml"]
-    assert not found.is_there
-    assert "the nearest known key is `training`" in found.detail
+    Path("Snakefile").touch()
+    Path("params.yaml").write_text("trainign: {}\n")
+    lines, code = diagnosed()
+    assert code == 1
+    assert "the nearest known key is `training`" in lines["params.yaml"]["detail"]
 
 
 def test_credentials_are_present_or_not_and_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,17 +60,16 @@ def test_credentials_are_present_or_not_and_never_shown(monkeypatch: pytest.Monk
     assert SECRET not in json.dumps(lines)
 
 
-def test_a_package_that_is_not_installed_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(command, "version_of", lambda name: None)
-    found = next(each for each in command.check_software() if each.name == "sglang")
-    assert (found.state, found.remedy) == ("missing", "make setup")
-
-
-def test_versions_other_than_the_locks_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_packages_that_are_missing_or_of_other_versions_than_the_lock_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "requirements").mkdir()
     (tmp_path / "requirements/cpu.lock").write_text("pytest==0.0.1\nnot_there==2.0  # why\ntyper==1.0 ; extra\n")
-    (found,) = [each for each in command.check_software() if each.name == "versions"]
+    monkeypatch.setattr(command, "NEEDED", ("not_there",))
+    lines = {each.name: each for each in command.check_software()}
+    assert (lines["not_there"].state, lines["not_there"].remedy) == ("missing", "make setup")
+    found = lines["versions"]
     assert found.detail == "pytest 0.0.1, not_there 2.0, typer 1.0 not as in requirements/cpu.lock"
     assert not found.is_trouble
 
@@ -106,15 +101,6 @@ def test_with_the_packages_for_a_gpu_the_runtime_that_a_server_preloads_is_looke
     monkeypatch.setattr(command, "with_cuda_runtime", lambda environment: str(tmp_path))
     (found,) = [each for each in command.check_gpus() if each.name == "CUDA runtime"]
     assert (found.state, found.remedy) == (state, "make gpu")
-
-
-def test_a_port_that_is_taken_is_told_with_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        monkeypatch.setattr(command, "PORT_OF_UI", taken.getsockname()[1])
-        found = next(each for each in command.check_machine() if each.name == "dagrpo ui")
-    assert (found.state, found.remedy) == ("none", "dagrpo ui --port 5001")
 
 
 def test_where_nothing_can_be_isolated_the_sandbox_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,14 +143,9 @@ def test_a_hub_that_is_not_reached_is_missing_without_its_password(monkeypatch: 
     assert SECRET not in json.dumps(lines)
 
 
-def test_without_slurm_a_single_line_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    (found,) = command.check_slurm()
-    assert (found.name, found.state) == ("SLURM", "none")
-
-
 def test_each_need_of_slurm_that_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
+    assert [(each.name, each.state) for each in command.check_slurm()] == [("SLURM", "none")]
     monkeypatch.setattr(command, "find_spec", lambda name: None)
     for name in ("sbatch", "squeue"):
         (tmp_path / name).touch(mode=0o755)
@@ -195,8 +176,8 @@ def test_a_user_without_name_home_or_which_gets_a_line_for_each(
     (tmp_path / "file").touch()
     for home in (str(tmp_path / "file"), "~"):
         monkeypatch.setenv("HOME", home)
-        (cache,) = [each for each in command.check_machine() if each.name == "cache"]
-        assert (cache.state, "XDG_CACHE_HOME" in cache.remedy) == ("none", True)
+        found = gpu_requirements.cache(is_needed=False)
+        assert (found.state, "XDG_CACHE_HOME" in found.remedy) == ("none", True)
 
 
 def test_the_disk_that_is_needed_is_what_the_plan_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,15 +2,12 @@
 
 import asyncio
 import getpass
-import json
 import os
 import platform
 import re
 import shutil
-import socket
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
 from importlib.metadata import distributions
@@ -26,6 +23,7 @@ from rich.text import Text
 from dagrpo.cli.doctor import gpu_requirements as gpu
 from dagrpo.cli.doctor import gpus
 from dagrpo.cli.doctor.finding import GIBIBYTE, Finding, check, gib
+from dagrpo.cli.shared import PARAMS, columns, print_json
 from dagrpo.config.project import REMEDY, without_snakefile
 from dagrpo.config.schema import read_params
 from dagrpo.core.errors import UserError
@@ -38,12 +36,10 @@ from dagrpo.utils.console import plain_console
 from dagrpo.utils.devices import visible_devices
 from dagrpo.utils.environment import version_of
 
-PARAMS = Path("params.yaml")
 STYLES = {"ok": "green", "missing": "bold red", "none": "yellow"}
 LONGEST = 200
 LEAST_MEMORY = 3 * GIBIBYTE  # of the smallest experiment
 LEAST_DISK = 1 * GIBIBYTE
-PORT_OF_UI = 5000
 KERNELS = "sglang-kernel"
 INTERPRETER = "code_interpreter"  # the tool that runs programs
 SANDBOX_SECONDS, HUB_SECONDS = 20.0, 10.0
@@ -74,7 +70,7 @@ def doctor(
     """Check this machine and suggest fixes; exit code 1 if a requirement of runs is missing."""
     findings = [*check_software(), *check_machine(), *check_credentials(online=online)]
     if as_json:
-        typer.echo(json.dumps([asdict(each) | {"state": each.state} for each in findings], indent=2))
+        print_json([asdict(each) | {"state": each.state} for each in findings])
     else:
         plain_console().print(_table(findings), soft_wrap=False)
     if any(each.is_trouble for each in findings):
@@ -82,10 +78,7 @@ def doctor(
 
 
 def _table(findings: Sequence[Finding]) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
-    table.add_column(no_wrap=True)
-    table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")
+    table = columns("", "", "")
     for each in findings:
         text = Text(one_line(each.detail, LONGEST))
         if not each.is_there:
@@ -159,7 +152,7 @@ def _params() -> Finding:
 
 
 def check_machine() -> Iterator[Finding]:
-    """Yield the findings on processors, memory, disk, GPUs, isolation and ports, in seconds."""
+    """Yield the findings on processors, memory, disk, GPUs and isolation, in seconds."""
     yield Finding(name="processors", detail=f"{len(os.sched_getaffinity(0))} that this process may use")
     memory = psutil.virtual_memory()
     detail = f"{gib(memory.available)} of {gib(memory.total)} free"
@@ -171,10 +164,6 @@ def check_machine() -> Iterator[Finding]:
     yield from check_gpus()
     yield from check_slurm()
     yield check_isolation(is_needed=needs_isolation())
-    fault = "no port on 127.0.0.1 can be opened"
-    yield check("loopback", _is_free(0), "ports on 127.0.0.1 can be opened", fault, "ip link set lo up")
-    port, remedy = f"port {PORT_OF_UI} is", "dagrpo ui --port 5001"
-    yield advise("dagrpo ui", _is_free(PORT_OF_UI), f"{port} free", f"{port} taken", remedy)
 
 
 def needed_disk() -> int:
@@ -232,14 +221,6 @@ def check_isolation(*, is_needed: bool) -> Finding:
     works = result.status == "ok" and result.stdout == "1\n"
     detail, fault = f"isolates programs, {result.seconds:.1f} s for one", f"a program ended with {result.status}"
     return check("bubblewrap", works, detail, fault, "see docs/sandbox.md", needed=is_needed)
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as bound, suppress(OSError):
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        bound.bind(("127.0.0.1", port))
-        return True
-    return False
 
 
 def check_slurm() -> Iterator[Finding]:

@@ -64,8 +64,6 @@ def check_installation(
     `with_headers`: also of the Python that runs this. `needs_memory`: a GPU of LEAST_MEBIBYTES is required, not only advised.
     """
     yield from gpus.check_cards(gpus.cards(), needs_memory=needs_memory)
-    yield python()
-    yield environment_module()
     yield headers(is_needed=with_headers)
     yield from compilers()
     yield from (program(name) for name in ("make", "git"))
@@ -125,20 +123,6 @@ def repository(folder: Path) -> Finding:
 def fits() -> bool:
     """Return True if this Python has a version that fits."""
     return OLDEST <= sys.version_info[:2] <= NEWEST
-
-
-def python() -> Finding:
-    """Check the version of the Python that runs this; `make gpu` gets another if it does not fit."""
-    version = f"{sys.version_info.major}.{sys.version_info.minor}"
-    remedy = "`make gpu` gets Python 3.12 by uv, from GitHub; elsewhere set UV_PYTHON_INSTALL_MIRROR"
-    return check("Python", fits(), version, f"{version}, and Python 3.11, 3.12 or 3.13 is needed", remedy, needed=False)
-
-
-def environment_module() -> Finding:
-    """Check that the Python that runs this can make environments."""
-    fault = "this Python has no ensurepip, so it makes no environment"
-    remedy = f"`make gpu` gets Python 3.12 by uv, from GitHub; or {apt('python3-venv', 'python3-dev')}"
-    return check("venv", makes_environments(), "python3 -m venv works", fault, remedy, needed=False)
 
 
 def makes_environments() -> bool:

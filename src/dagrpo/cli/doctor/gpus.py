@@ -1,11 +1,10 @@
 """Checks of a GPU: its driver, capability and memory."""
 
+import ctypes
 import os
-import shutil
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import takewhile
-from pathlib import Path
 from typing import NamedTuple
 
 from dagrpo.cli.doctor.finding import Finding, apt, check, version_of
@@ -19,7 +18,10 @@ CUDA = (13, 0)  # of torch in requirements/gpu.lock
 LEAST_DRIVER = 580  # of that CUDA, on Linux: CUDA Toolkit release notes, table of driver versions
 COMPATIBLE_DRIVER = 535  # the oldest long-lived branch that cuda-compat works on
 CONSUMER = ("geforce", "titan")  # cards that cuda-compat refuses
-INSTALLED_COMPAT = (Path("/usr/local/cuda/compat"), Path(f"/usr/local/cuda-{CUDA[0]}.{CUDA[1]}/compat"))
+COMPAT_REMEDY = (
+    f"; or, as this is no GeForce card, keep the driver: {apt(f'cuda-compat-{CUDA[0]}-{CUDA[1]}')} from NVIDIA's repository, then "
+    f"export LD_LIBRARY_PATH=/usr/local/cuda-{CUDA[0]}.{CUDA[1]}/compat:$LD_LIBRARY_PATH"
+)
 
 
 class Card(NamedTuple):
@@ -29,7 +31,7 @@ class Card(NamedTuple):
     name: str
     mebibytes: int | None  # None: it shares the machine's memory
     driver: str  # "580.95.05"
-    capability: tuple[int, int] | None  # (9, 0); None: nvidia-smi is too old to say
+    capability: tuple[int, int] | None  # (9, 0); None: nvidia-smi does not say
     uuid: str = ""  # "GPU-5f1c..."
 
     @property
@@ -43,22 +45,13 @@ class Card(NamedTuple):
 
 def cards() -> list[Card]:
     """Return the GPUs that the driver lists; [] without a driver."""
-    fields: Sequence[str] = FIELDS
-    answer = _query(fields)
-    if answer is None:  # an old driver refuses the whole query for the field compute_cap
-        fields = [field for field in FIELDS if field != "compute_cap"]
-        answer = _query(fields)
-    rows = [[cell.strip() for cell in line.split(",")] for line in (answer or "").splitlines()]
-    return [_of_row(dict(zip(fields, row, strict=False))) for row in rows if row[0].isdecimal()]
-
-
-def _query(fields: Sequence[str]) -> str | None:
-    """Return nvidia-smi's output for these fields; None if it fails."""
-    query = ["nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits"]
+    query = ["nvidia-smi", f"--query-gpu={','.join(FIELDS)}", "--format=csv,noheader,nounits"]
     try:
-        return subprocess.run(query, capture_output=True, text=True, timeout=SECONDS, check=True).stdout
+        answer = subprocess.run(query, capture_output=True, text=True, timeout=SECONDS, check=True).stdout
     except (OSError, subprocess.SubprocessError, ValueError):
-        return None
+        return []
+    rows = [[cell.strip() for cell in line.split(",")] for line in answer.splitlines()]
+    return [_of_row(dict(zip(FIELDS, row, strict=False))) for row in rows if row[0].isdecimal()]
 
 
 def _of_row(row: Mapping[str, str]) -> Card:
@@ -80,13 +73,14 @@ def visible(cards: Sequence[Card]) -> list[Card]:
         return list(cards)
     listed = [name.strip() for name in os.environ[VISIBLE].split(",")]
     names = list(takewhile(lambda name: name not in {"", "-1"}, listed))  # as CUDA reads it
-    named = [card for name in names for card in cards if card.number == name or _is_uuid(name, card)]
+    named = [
+        card
+        for name in names
+        for card in cards
+        if card.number == name or (name.startswith("GPU-") and card.uuid.startswith(name))
+    ]
     slices = [name for name in names if name.startswith("MIG-")]  # nvidia-smi lists the whole GPU, not the slice
     return [*dict.fromkeys(named), *(Card(name, "a slice", None, cards[0].driver, None) for name in slices if cards)]
-
-
-def _is_uuid(name: str, card: Card) -> bool:
-    return name.startswith("GPU-") and card.uuid.startswith(name)
 
 
 def check_cards(cards: Sequence[Card], *, needs_memory: bool = False) -> Iterator[Finding]:
@@ -115,55 +109,25 @@ def driver(card: Card) -> Finding:
     major = LEAST_DRIVER if version is None else version[0]  # an unknown version is not a failure
     cuda = f"CUDA {CUDA[0]}.{CUDA[1]}"
     can_use_compat = major >= COMPATIBLE_DRIVER and not any(word in card.name.lower() for word in CONSUMER)
-    compat = _compat() if can_use_compat and major < LEAST_DRIVER else None
-    detail = f"{card.driver} for {cuda}{'' if compat is None else f', through {compat}'}"
+    is_compat = major < LEAST_DRIVER and can_use_compat and _loaded_cuda() >= CUDA
+    detail = f"{card.driver} for {cuda}{', through cuda-compat' if is_compat else ''}"
     fault = f"{card.driver}, and {cuda} of requirements/gpu.lock needs {LEAST_DRIVER} or newer"
-    remedy = f"{_driver_remedy()}{_compat_remedy() if can_use_compat else ''}"
-    return check("driver", major >= LEAST_DRIVER or compat is not None, detail, fault, remedy)
+    remedy = f"{_driver_remedy()}{COMPAT_REMEDY if can_use_compat else ''}"
+    return check("driver", major >= LEAST_DRIVER or is_compat, detail, fault, remedy)
+
+
+def _loaded_cuda() -> tuple[int, int]:
+    """Return the CUDA of the libcuda that programs load: of the driver, or of cuda-compat if the loader finds it first; else (0, 0)."""
+    version = ctypes.c_int()  # 1000 major + 10 minor
+    try:
+        failed = ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(version))
+    except (OSError, AttributeError):
+        return (0, 0)
+    return (0, 0) if failed else (version.value // 1000, version.value % 1000 // 10)
 
 
 def _driver_remedy() -> str:
     return f"{apt(f'nvidia-driver-{LEAST_DRIVER}-open')}, then reboot (of a container or a rented machine: on its host, or take another)"
-
-
-def _compat_remedy() -> str:
-    """Return a fix that keeps this driver: an installed cuda-compat, else one from NVIDIA's repository."""
-    installed = next(filter(_has_driver, INSTALLED_COMPAT), None)
-    package = f"cuda-compat-{CUDA[0]}-{CUDA[1]}"
-    install = "" if installed else f"{apt(package)} from NVIDIA's repository, then "
-    return (
-        f"; or, as this is no GeForce card, keep the driver: {install}"
-        f"export LD_LIBRARY_PATH={installed or INSTALLED_COMPAT[1]}:$LD_LIBRARY_PATH"
-    )
-
-
-def _compat() -> Path | None:
-    """Return the folder whose libcuda programs load, if it is of a new enough driver.
-
-    The loader reads LD_LIBRARY_PATH first, then ldconfig's cache, which NVIDIA's container toolkit points at /usr/local/cuda/compat.
-    """
-    on_path = [Path(name) for name in os.environ.get("LD_LIBRARY_PATH", "").split(":") if name]
-    first = next((folder for folder in (*on_path, *_cached()) if (folder / "libcuda.so.1").exists()), None)
-    return first if first is not None and _has_driver(first) else None
-
-
-def _cached() -> list[Path]:
-    """Return the folders of libcuda.so.1 in ldconfig's cache, in the loader's order; [] without ldconfig."""
-    program = shutil.which("ldconfig", path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin")
-    if program is None:
-        return []
-    try:
-        done = subprocess.run([program, "-p"], capture_output=True, text=True, timeout=SECONDS, check=False)
-    except (OSError, subprocess.SubprocessError):
-        return []
-    lines = [line.partition(" => ") for line in done.stdout.splitlines() if line.strip().startswith("libcuda.so.1 ")]
-    return [Path(place.strip()).parent for _, _, place in lines if place]
-
-
-def _has_driver(folder: Path) -> bool:
-    """Return True if a folder's libcuda.so.1 is of a driver new enough for the lock's CUDA."""
-    version = (folder / "libcuda.so.1").resolve().name.removeprefix("libcuda.so.")
-    return (version_of(version) or (0, 0))[0] >= LEAST_DRIVER
 
 
 def _card(card: Card, fitting: Sequence[str], *, needs_memory: bool) -> Finding:
