@@ -21,12 +21,18 @@ SHAPE = Fresh(
 )
 
 
-@pytest.fixture
-def project(tmp_path: Path) -> Path:
-    """The project's folder: two seeds, twelve steps, base and trained scored on 40 problems, policies of one layer."""
-    make_experiment(tmp_path / "made", seeds=(0, 1))
-    runs = tmp_path / "results" / NAME / "runs"
-    shutil.copytree(tmp_path / "made/results/tiny", runs)
+@pytest.fixture(scope="session")
+def _runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("api")
+    make_experiment(folder, seeds=(0, 1))
+    runs = folder / "results/tiny"
     make_fresh(runs / "seed_0/sft", SHAPE, torch.float32)
     make_fresh(runs / "seed_0/exported", SHAPE, torch.bfloat16)
+    return runs
+
+
+@pytest.fixture
+def project(_runs: Path, tmp_path: Path) -> Path:
+    """The project's folder: two seeds, twelve steps, base and trained scored on 40 problems, policies of one layer."""
+    shutil.copytree(_runs, tmp_path / "results" / NAME / "runs")
     return tmp_path

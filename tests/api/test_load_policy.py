@@ -29,19 +29,17 @@ def test_a_run_is_named_by_its_folder_too_and_a_checkpoint_by_its_own(project: P
     by_run, _ = dagrpo.load_policy(run)
     by_folder, _ = dagrpo.load_policy(run / "exported", dtype=torch.float32)
     assert by_folder.dtype == torch.float32
+    shutil.rmtree(project / f"results/{NAME}/runs/seed_1")
+    by_experiment, _ = dagrpo.load_policy(NAME, root=project)  # of one seed
     for name, weight in by_run.state_dict().items():
         assert torch.equal(weight.float(), by_folder.state_dict()[name])
-
-
-def test_an_experiment_of_one_seed_is_enough(project: Path) -> None:
-    shutil.rmtree(project / f"results/{NAME}/runs/seed_1")
-    assert dagrpo.load_policy(NAME, root=project)[0].config.hidden_size == 16
+        assert torch.equal(weight, by_experiment.state_dict()[name])
 
 
 @pytest.mark.parametrize(
     ("source", "sentence"),
     [
-        ("nothing", f"`nothing` is neither a folder nor an experiment in .*: there are the experiments {NAME}"),
+        ("nothing", f"There is no experiment `nothing` in .*results: there is only {NAME}"),
         (NAME, f"{NAME} is no single run: name one of {NAME}/seed_0, {NAME}/seed_1"),
         (f"{NAME}/seed_7", f"{NAME}/seed_7 is no single run: name one of {NAME}/seed_0, {NAME}/seed_1"),
         (f"{NAME}/seed_1", f"exported is not there: run {NAME} to the end of its stage export"),
@@ -50,9 +48,6 @@ def test_an_experiment_of_one_seed_is_enough(project: Path) -> None:
 def test_what_is_not_there_is_told_in_a_sentence(project: Path, source: str, sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
         dagrpo.load_policy(source, root=project)
-
-
-def test_an_unknown_policy_of_a_run_is_refused(project: Path) -> None:
     with pytest.raises(UserError, match="no policy `best`: ask for trained or base"):
         dagrpo.load_policy(NAME, which="best", root=project)  # type: ignore[arg-type]
 
@@ -60,7 +55,7 @@ def test_an_unknown_policy_of_a_run_is_refused(project: Path) -> None:
 def test_a_folder_that_is_no_checkpoint_or_one_of_another_layout_is_refused(project: Path) -> None:
     exported = project / f"results/{NAME}/runs/seed_0/exported"
     with pytest.raises(UserError, match="is not a checkpoint in any format"):
-        dagrpo.load_policy(project / "made")
+        dagrpo.load_policy(project / "results")
     convert(exported, project / "sharded", Checkpoint(format="dcp"))
     with pytest.raises(UserError, match=r"is a dcp checkpoint, .* `dagrpo convert .*sharded NEW_FOLDER --to hf`"):
         dagrpo.load_policy(project / "sharded")

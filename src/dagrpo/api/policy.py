@@ -7,6 +7,7 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from dagrpo.api.results import runs_of
 from dagrpo.core.errors import UserError
 from dagrpo.pipeline.dag import stage_of
 from dagrpo.pipeline.declaration import POLICIES
@@ -67,21 +68,11 @@ def _folder(source: str | Path, which: Which, root: Path) -> Path:
 
 def _run(source: str | Path, root: Path) -> Path | None:
     """Return the run named by its experiment or by its folder; None for a checkpoint's folder."""
-    results = root / "results"
     experiment, _, seed = str(source).partition("/")
-    runs = results / experiment / "runs"
-    if runs.is_dir():
-        known = sorted(path.name for path in runs.glob("seed_*"))
-        if seed in known or (not seed and len(known) == 1):
-            return runs / (seed or known[0])
-        raise UserError(
-            f"{source} is no single run: name one of {', '.join(f'{experiment}/{each}' for each in known)}."
-        )
     folder = Path(source)
-    if folder.parent.name == "runs" and folder.is_dir():
-        return folder
-    if not folder.is_dir():
-        known = sorted(path.parent.name for path in results.glob("*/runs"))
-        there = f"there are the experiments {', '.join(known)}" if known else "no experiment has been run there"
-        raise UserError(f"`{source}` is neither a folder nor an experiment in {results}: {there}.")
-    return None
+    if folder.is_dir() and not (root / "results" / experiment / "runs").is_dir():
+        return folder if folder.parent.name == "runs" else None
+    runs = {run.name: run for run in runs_of(experiment, root)}
+    if seed not in runs and (seed or len(runs) > 1):
+        raise UserError(f"{source} is no single run: name one of {', '.join(f'{experiment}/{each}' for each in runs)}.")
+    return runs[seed or next(iter(runs))]

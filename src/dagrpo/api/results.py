@@ -23,7 +23,7 @@ def load_scores(experiment: str, *, root: str | Path = ".") -> pa.Table:
     `problem_index`, `sample_index` (-1: greedy), `extracted`, `verdict`, `correct`, `completion_tokens`, `completion`,
     `question`, `ground_truth` and others. `root` is the project's folder. Raises UserError if nothing is scored yet, or a file is damaged.
     """
-    files = [path for run in _runs(experiment, root) for path in sorted(run.glob("eval/*/*/scores.parquet"))]
+    files = [path for run in runs_of(experiment, root) for path in sorted(run.glob("eval/*/*/scores.parquet"))]
     if not files:
         raise UserError(f"{experiment} has no scores yet: run it to its stage score.")
     tables = [
@@ -39,7 +39,7 @@ def load_metrics(experiment: str, *, root: str | Path = ".") -> pa.Table:
     Columns: `seed` (int64), `step` (int32, from 1), then a float64 for each figure, such as `reward/mean`; docs/metrics.md explains
     them. A figure that a seed does not have is null. Raises UserError if no seed has been trained to its end.
     """
-    files = [path for run in _runs(experiment, root) if (path := run / "metrics.parquet").is_file()]
+    files = [path for run in runs_of(experiment, root) if (path := run / "metrics.parquet").is_file()]
     if not files:
         raise UserError(f"{experiment} has no metrics yet: run it to the end of its stage train.")
     return pa.concat_tables(
@@ -56,7 +56,7 @@ def load_rollouts(
     `advantage`, `correct`, `discarded` (made, and not trained on) and others. `steps` and `seeds` name those to read; all of
     them if not given, which may be gigabytes. Raises UserError if one of them does not exist.
     """
-    runs = {_seed(run): run for run in _runs(experiment, root)}
+    runs = {_seed(run): run for run in runs_of(experiment, root)}
     missing = [seed for seed in seeds or () if seed not in runs]
     if missing:
         raise UserError(f"{experiment} has no seed {missing[0]}: it has {', '.join(map(str, runs))}.")
@@ -71,8 +71,8 @@ def load_rollouts(
     return pa.concat_tables(tables, promote_options="default")
 
 
-def _runs(experiment: str, root: str | Path) -> list[Path]:
-    """List the folders of the seeds, ascending."""
+def runs_of(experiment: str, root: str | Path) -> list[Path]:
+    """List the folders of an experiment's seeds, ascending. Raises UserError without any."""
     results = Path(root, "results")
     runs = sorted((results / experiment / "runs").glob("seed_*"), key=_seed)
     if not runs:

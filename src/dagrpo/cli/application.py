@@ -38,17 +38,15 @@ EPILOG = "Begin with `dagrpo doctor` and `dagrpo status`. `dagrpo COMMAND --help
 
 
 class Commands(TyperGroup):
-    """The commands, with a pointer from each removed one to its replacement."""
+    """The commands, with what installs those of packages that are not there."""
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return the command. Raises UserError if it has become an option of another one."""
+        """Return the command. Raises UserError if its package is not installed."""
         if cmd_name in PACKAGED and cmd_name not in self.commands:
             raise UserError(
                 f"`dagrpo {cmd_name}` is of a package that is not installed: `pip install '{PACKAGED[cmd_name]}'` installs it, in a clone "
                 "`make setup`."
             )
-        if cmd_name == "why":
-            raise UserError("`dagrpo why FILE` is an option now: `dagrpo status --why FILE`.")
         return super().get_command(ctx, cmd_name)
 
 

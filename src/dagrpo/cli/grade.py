@@ -1,29 +1,31 @@
 """Command `dagrpo grade`: answers by extractor; it writes nothing."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, get_args
 
 import typer
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from dagrpo.cli.shared import PARAMS, complete_tasks
 from dagrpo.config.schema import read_params
 from dagrpo.core.errors import UserError
+from dagrpo.core.escape import one_line
 from dagrpo.core.types import Score
 from dagrpo.data.task import get_task
 from dagrpo.evaluation.config import Scoring
 from dagrpo.rewards.verifiers import get_verifier
-from dagrpo.utils.console import VisibleConsole
+from dagrpo.utils.console import plain_console
 from dagrpo.utils.files import read_text
 from dagrpo_answers.verifier import Extractor, Verdict
 
 DEFAULTS = Scoring()
 EXTRACTORS: tuple[Extractor, ...] = get_args(Extractor)
 FIELDS = ("completion", "ground_truth")
+LONGEST = 60  # characters of a cell
 STYLES: dict[Verdict, str] = {"right": "green", "wrong": "red", "missing": "dim", "unverifiable": "yellow"}
 
 
@@ -94,8 +96,8 @@ def grade(
     verifier = get_task(task).verifier
     limits = read_params(PARAMS).evaluation.scoring if PARAMS.exists() else DEFAULTS
     graded = grade_lines(read_lines(completions), verifier, completions, limits)
-    console = VisibleConsole(highlight=False)
-    console.print(_answers(graded, f"{escape(completions.name)}, read by the verifier {verifier} of {task}"))
+    console = plain_console()
+    console.print(_answers(graded, f"{completions.name}, read by the verifier {verifier} of {task}"), soft_wrap=False)
     for position, extractor in enumerate(EXTRACTORS):
         right = sum(each.scores[position].verdict == "right" for each in graded)
         console.print(f"{extractor:>8}: {right:,} of {len(graded):,} right ({right / len(graded):.1%})")
@@ -108,18 +110,11 @@ def _answers(graded: Sequence[Graded], title: str) -> Table:
     for heading in ("line", "ground truth", *EXTRACTORS, ""):
         table.add_column(heading, overflow="fold")
     for each in graded:
-        cells = (str(each.line.number), escape(each.line.ground_truth), *_cells(each.scores))
+        cells = (str(each.line.number), one_line(each.line.ground_truth, LONGEST), *map(_cell, each.scores))
         table.add_row(*cells, "differ" if each.disagrees else "")
     return table
 
 
-def _cells(scores: Sequence[Score]) -> Iterator[str]:
-    for score in scores:
-        style = STYLES[score.verdict]
-        answer = "none" if score.extracted is None else _visible(score.extracted)
-        yield f"[{style}]{answer} ({score.verdict})[/{style}]"
-
-
-def _visible(answer: str) -> str:
-    text = "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in answer[:60])
-    return escape(text if len(answer) <= 60 else f"{text}...")
+def _cell(score: Score) -> Text:
+    answer = "none" if score.extracted is None else one_line(score.extracted, LONGEST)
+    return Text(f"{answer} ({score.verdict})", STYLES[score.verdict])

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from rich.table import Table
 
 from dagrpo.config.places import KINDS, PRESETS, presets_of
@@ -32,19 +31,6 @@ def columns(*headings: str) -> Table:
     for heading in headings:
         table.add_column(heading, overflow="fold")
     return table
-
-
-def render_text(template: Path, **values: object) -> str:
-    """Return a text that is no HTML from a template of Jinja. Raises UndefinedError for a name without a value."""
-    environment = Environment(
-        loader=FileSystemLoader(template.parent),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        autoescape=False,
-    )
-    return environment.get_template(template.name).render(**values)
 
 
 def _complete(names: Callable[[], Iterable[str]]) -> Callable[[str], list[str]]:

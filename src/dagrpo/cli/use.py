@@ -26,7 +26,7 @@ from dagrpo.pipeline.dvc.file import keep_current
 from dagrpo.pipeline.planner import planner
 from dagrpo.pipeline.record import STATES
 from dagrpo.pipeline.validation import require_fitting_tasks
-from dagrpo.utils.console import VisibleConsole
+from dagrpo.utils.console import plain_console
 from dagrpo.utils.devices import visible_devices
 from dagrpo.utils.files import atomic_file, write_text
 from dagrpo.utils.yaml_text import read_yaml
@@ -58,11 +58,11 @@ def use(
     require_own_code()
     names, message = _with_hardware(presets, hardware)
     if message is not None:
-        _say(message)
+        plain_console().print(message)
     params = composed(names)
     require_fitting_tasks(params)
     if name_no_task(names):
-        _say(
+        plain_console().print(
             f"No task is named, so it is the default one, {params.experiment.train}: name another, such as gsm8k, beside these."
         )
     old, new = PARAMS.read_bytes() if PARAMS.exists() else None, params_yaml(params).encode()
@@ -71,24 +71,24 @@ def use(
         is_ours = DIGEST.is_file() and DIGEST.read_bytes() == sha256(old).hexdigest().encode()
         if old != new and not is_ours and not any(_says(name, old) for name in experiments()):
             _require_consent(force=force)
-            _say(f"The edited one is kept as {_keep_copy(old)}.")
+            plain_console().print(f"The edited one is kept as {_keep_copy(old)}.")
     write_text(PARAMS, new.decode())
     write_text(DIGEST, sha256(new).hexdigest())
     keep_current(params, overridden=False)
-    _say(f"{PARAMS} is now {' + '.join(names)}. dvc.yaml follows it: commit both together.")
+    plain_console().print(f"{PARAMS} is now {' + '.join(names)}. dvc.yaml follows it: commit both together.")
 
 
 def _show_what_changes(new: Params) -> None:
     try:
         old = read_yaml(PARAMS)
     except UserError as error:
-        _say(f"What changes cannot be shown: {error}")
+        plain_console().print(f"What changes cannot be shown: {error}")
         return
     parameters = changes(old, new)
     for change in parameters[:MOST_CHANGES]:
-        _console().print(Text.assemble(f"{change.key}: ", (change.old, "red"), " -> ", (change.new, "green")))
+        plain_console().print(Text.assemble(f"{change.key}: ", (change.old, "red"), " -> ", (change.new, "green")))
     if len(parameters) > MOST_CHANGES:
-        _say(f"... and {len(parameters) - MOST_CHANGES:,} more.")
+        plain_console().print(f"... and {len(parameters) - MOST_CHANGES:,} more.")
 
 
 def _says(preset: str, text: bytes) -> bool:
@@ -106,7 +106,7 @@ def _require_consent(*, force: bool) -> None:
             f"{PARAMS} was edited since `dagrpo use` wrote it: add --force to replace it; the edited one is kept beside it."
         )
     if not typer.confirm(f"{PARAMS} was edited since `dagrpo use` wrote it. Replace it?"):
-        _say(f"{PARAMS} stays as it is.")
+        plain_console().print(f"{PARAMS} stays as it is.")
         raise typer.Exit(1)
 
 
@@ -118,14 +118,6 @@ def _keep_copy(text: bytes) -> Path:
     with atomic_file(path) as temporary:
         temporary.write_bytes(text)
     return path
-
-
-def _say(text: str) -> None:
-    _console().print(text, markup=False)
-
-
-def _console() -> VisibleConsole:
-    return VisibleConsole(highlight=False, soft_wrap=True)  # a new one each time: stdout may have been redirected
 
 
 def _with_hardware(names: Sequence[str], preset: str | None) -> tuple[list[str], str | None]:

@@ -1,21 +1,17 @@
 """Memory and speed of a machine, measured or by data sheet."""
 
-import hashlib
 import os
 import shutil
 import subprocess
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
-from tempfile import TemporaryFile
 
 import torch
 
 from dagrpo.config.schema import Params
 from dagrpo.core.errors import UserError
-from dagrpo.pipeline.record import STATES
 from dagrpo.utils.console import size
 from dagrpo.utils.devices import SECONDS_TO_COUNT, visible_devices
 from dagrpo.utils.gpu_specs import MEBIBYTE, Gpu, gpu_named, kind_of
@@ -91,13 +87,12 @@ CPU_SHARE = 0.7  # of the timed product, of what an update reaches
 SIDE = 1024  # of the matrices
 SECONDS = 0.7  # of the calls for each figure, long enough for another process to have paused
 READ_BYTES = 1 << 27
-WRITTEN_BYTES = 1 << 26
 # Bytes per second between GPUs of a machine, in each direction: of NVLink by the data sheets (900 GB/s of an H100 in both), of which
 # collectives are assumed to reach a share; else of PCIe 4.0 x16 through the host, assumed.
 NVLINK = {"H100": 450e9, "H200": 450e9, "B200": 900e9, "A100": 300e9, "A100-SXM4-40GB": 300e9}
 NVLINK_SHARE = 0.7
 PCIE = 20e9
-# Bytes per second of a disk, and of sha256 on one thread, where they are not measured.
+# Bytes per second of a disk, and of sha256 on one thread.
 WRITE, DIGEST = 0.6e9, 1.6e9
 # Of a server on a CPU, from SmolLM2-135M with 16 requests of 110 to 174 tokens: what attention gathers of the cache in a second,
 # on one thread, and what a step of decoding takes besides.
@@ -107,7 +102,7 @@ CPU_SECONDS_PER_STEP = 1e-2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speed:
-    """Speed of one device and its disk. FLOPs per second are those that programs reach, not a peak."""
+    """Speed of one device. FLOPs per second are those that programs reach, not a peak."""
 
     update: float  # FLOPs per second of training in its dtype
     fine_tuning: float  # the same of supervised fine-tuning in its dtype
@@ -126,14 +121,10 @@ class Speed:
 
 
 def speed_of(machine: Machine, params: Params) -> Speed | None:
-    """Return a machine's speed; None for a GPU without known peaks. On this machine the disk is timed, and a CPU's products: 3 seconds."""
+    """Return a machine's speed; None for a GPU without known peaks. Of this CPU products are timed: 3 seconds."""
     if machine.on_gpu and machine.gpu is None:
         return None
-    speed = _of_this_cpu(params) if machine.gpu is None else _of_gpu(machine.gpu, params)
-    if not machine.is_here:
-        return speed
-    write, digest = _of_disk()
-    return replace(speed, write=write, digest=digest)
+    return _of_this_cpu(params) if machine.gpu is None else _of_gpu(machine.gpu, params)
 
 
 def _of_gpu(gpu: Gpu, params: Params) -> Speed:
@@ -180,19 +171,6 @@ def _of_this_cpu(params: Params) -> Speed:
         f"by {threads} threads) for training; the server with runtime.engine.threads "
         f"{engine_threads} ({sampling / 1e9:,.0f} GFLOP/s in {params.rollout.dtype}){busy}",
     )
-
-
-def _of_disk() -> tuple[float, float]:
-    """Return the bytes per second that are written to the disk of the project, and hashed."""
-    content = os.urandom(1 << 20) * (WRITTEN_BYTES >> 20)
-    with TemporaryFile(dir=STATES if STATES.is_dir() else Path()) as file:
-        start = time.perf_counter()
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-        written = time.perf_counter()
-        hashlib.sha256(content)
-        return len(content) / (written - start), len(content) / (time.perf_counter() - written)
 
 
 @cache

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dagrpo.checkpoints.manifest import tensor_digest_of
-from dagrpo.cli.shared import render_text
 from dagrpo.config.overlay import configuration_of
 from dagrpo.core.escape import one_line
 from dagrpo.data.task import get_task
 from dagrpo.pipeline.accepted import acceptances_of
 from dagrpo.pipeline.raw_inputs import CARD
 from dagrpo.report.format import metric_label
+from dagrpo.report.html import render_text
 from dagrpo.report.times import circumstances
 from dagrpo.utils.files import canonical_json, read_object, read_text, sha256_of
 from dagrpo.utils.manifest import MANIFEST

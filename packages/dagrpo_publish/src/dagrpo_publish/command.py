@@ -10,6 +10,7 @@ import typer
 
 from dagrpo.cli.shared import Finished, complete_seeds
 from dagrpo.core.errors import UserError
+from dagrpo.utils.console import size
 from dagrpo.utils.files import atomic_folder, copy
 
 if TYPE_CHECKING:
@@ -103,5 +104,4 @@ def _listing(repositories: Sequence["Repository"], parent: Path) -> str:
 
 
 def _size(files: Iterable[Path]) -> str:
-    size = sum(file.stat().st_size for file in files)
-    return f"{size / 1e6:,.1f} MB" if size >= 100_000 else f"{size / 1e3:,.1f} kB"
+    return size(sum(file.stat().st_size for file in files))

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dagrpo.cli.shared import render_text
 from dagrpo.core.errors import UserError
 from dagrpo.core.escape import brief
+from dagrpo.report.html import render_text
 from dagrpo.utils.files import write_text
 
 if TYPE_CHECKING:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from dagrpo.config.schema import Params
 from dagrpo.core.errors import UserError, nearest
@@ -20,6 +20,9 @@ from dagrpo.tracking.variations import TRY
 from dagrpo.utils.files import canonical_json, digest_of, read_object
 from dagrpo.utils.provenance import File, execution_of, files_of, in_order, provenances_of
 from dagrpo.utils.run_info import Account, read_accounts
+
+if TYPE_CHECKING:
+    from dagrpo_publish.crate.reading import Recorded
 
 SUMMARY = "scores.json"
 TRAIN = "train"
@@ -75,22 +78,7 @@ def read_finished(name: str) -> Finished:
     return Finished(name=name, params=params, records=tuple(records), accounts=accounts, code=code)
 
 
-class Executed(Protocol):
-    """The part of a record that parameters are read from: of an execution here, or on another machine."""
-
-    @property
-    def stage(self) -> str: ...
-    @property
-    def experiment(self) -> str: ...
-    @property
-    def what(self) -> str: ...
-    @property
-    def params(self) -> Mapping[str, Any]: ...
-    @property
-    def runtime(self) -> Mapping[str, Any]: ...
-
-
-def recorded_params(records: Sequence[Executed], *, oracles: bool) -> dict[str, Any]:
+def recorded_params(records: "Sequence[ExecutionRecord] | Sequence[Recorded]", *, oracles: bool) -> dict[str, Any]:
     """Return the whole of an experiment's parameters, nested, from the parts that its stages have read.
 
     oracles: a score is marked as one of a policy that knows the answers, which no stage records as a parameter. Raises UserError
