@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.pipeline.changes.conftest import made_up
 from tests.pipeline.changes.made_up import Project
 from typer.testing import CliRunner, Result
 
@@ -16,7 +15,6 @@ from dagrpo.pipeline.changes.executions import Today, is_current, read_record
 from dagrpo.pipeline.dag import planned_jobs
 from dagrpo.pipeline.snakemake.reconcile import reconcile
 
-__all__ = ["made_up"]
 FILE = "src/dagrpo/pipeline/stages/score.py"
 
 

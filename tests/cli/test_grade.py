@@ -19,7 +19,7 @@ def _write(folder: Path, texts: tuple[str, ...] = TEXTS, truth: str = "34") -> P
     return folder / "completions.jsonl"
 
 
-def test_every_extractor_reads_every_line(tmp_path: Path) -> None:
+def test_every_extractor_reads_every_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = _write(tmp_path)
     graded = grade_lines(read_lines(path), "gsm8k", path)
     assert EXTRACTORS == ("strict", "flexible", "exact")
@@ -30,11 +30,7 @@ def test_every_extractor_reads_every_line(tmp_path: Path) -> None:
         ["right", "wrong", "missing"],
         ["missing", "missing", "missing"],
     ]
-    assert [each.disagrees for each in graded] == [False, True, True, False]
-
-
-def test_the_table_names_the_lines_of_disagreement(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    grade("gsm8k", _write(tmp_path))
+    grade("gsm8k", path)
     output = capsys.readouterr().out
     assert "strict: 2 of 4 right (50.0%)" in output
     assert "The extractors disagree on line 2, 3." in output
@@ -55,19 +51,12 @@ def test_a_hostile_answer_cannot_write_to_the_terminal(tmp_path: Path, capsys: p
         (b"{", r"line 1 is not valid JSON"),
         (b'{"completion": "x"}', "line 1 has no text `ground_truth`"),
         (b'\n{"completion": 3, "ground_truth": "3"}', "line 2 has no text `completion`"),
-        (b"[1]", "line 1 has no text `completion`"),
-        (b"\xff\xfe", "is not UTF-8"),
     ],
 )
 def test_a_bad_file_is_refused_by_line_and_field(tmp_path: Path, content: bytes, words: str) -> None:
     (tmp_path / "completions.jsonl").write_bytes(content)
     with pytest.raises(ValueError, match=words):
         read_lines(tmp_path / "completions.jsonl")
-
-
-def test_a_missing_file_and_a_ground_truth_that_is_none_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="is missing: give a JSONL file"):
-        read_lines(tmp_path / "absent.jsonl")
     path = _write(tmp_path, truth="many")
     with pytest.raises(ValueError, match=r"completions.jsonl, line 1, field `ground_truth`: .*many"):
         grade_lines(read_lines(path), "gsm8k", path)

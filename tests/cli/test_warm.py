@@ -2,11 +2,12 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner, Result
+from typer.testing import CliRunner
 
 from dagrpo import engine as opening
 from dagrpo.cli.application import app
@@ -22,19 +23,8 @@ PARAMS = Params.model_validate({"runtime": {"engine": ENGINE}})
 MODEL = Path("models") / PARAMS.experiment.name / PARAMS.model.name
 
 
-@pytest.fixture(autouse=True)
-def _project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("Snakefile").touch()
-    Path("params.yaml").write_text(params_yaml(PARAMS))
-
-
-def warm() -> Result:
-    return CliRunner().invoke(app, ["warm"])
-
-
 def test_one_server_of_the_experiment_has_the_gpus_that_it_divides_its_model_over_and_samples_once(
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened: list[dict[str, Any]] = []
     sampled: list[SamplingRequest] = []
@@ -48,23 +38,19 @@ def test_one_server_of_the_experiment_has_the_gpus_that_it_divides_its_model_ove
         opened.append({"model": model, "gpus": gpus_of(engine, visible_devices()), **settings})
         yield Opened()
 
+    monkeypatch.chdir(tmp_path)
+    Path("Snakefile").touch()
+    Path("params.yaml").write_text(params_yaml(PARAMS))
+    warm = partial(CliRunner().invoke, app, ["warm"])
+    assert "torch sees no GPU" in str(warm().exception)
     monkeypatch.setenv(VISIBLE, "GPU-0,GPU-1,GPU-2,GPU-3")
     monkeypatch.setattr(opening, "open_engine", open_engine)
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    assert "snakemake --cores all models/" in str(warm().exception)
     MODEL.mkdir(parents=True)
     (MODEL / "config.json").write_text("{}")
     assert warm().exit_code == 0
     ((settings,), (request,)) = opened, sampled
     assert (settings["model"], settings["gpus"]) == (MODEL, ["GPU-0,GPU-1"])
     assert settings["dtype"] == PARAMS.rollout.dtype
-    assert settings["deterministic"] == PARAMS.rollout.deterministic
     assert request.top_p < 1 < request.top_k, "the sampler's kernels are compiled by a request that filters"
-
-
-def test_without_a_gpu_nothing_is_compiled_and_a_model_that_is_not_there_is_named(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    assert "torch sees no GPU" in str(warm().exception)
-    monkeypatch.setenv(VISIBLE, "GPU-0,GPU-1")
-    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
-    assert "snakemake --cores all models/" in str(warm().exception)

@@ -3,13 +3,16 @@
 import json
 import re
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
+from tests.cli.conftest import Scored
 from tests.pipeline.changes.made_up import Project, make_project
-from typer.testing import CliRunner, Result
+from typer.testing import CliRunner
 
 from dagrpo.cli.application import app
 from dagrpo.cli.compare.command import others, render, render_parts, scope, verdict
@@ -22,18 +25,20 @@ from dagrpo.utils.files import read_json, write_json
 from dagrpo.utils.tables import read_parquet, write_parquet
 
 
-def run(*arguments: str) -> Result:
-    return CliRunner().invoke(app, ["compare", *arguments])
+@pytest.fixture
+def results(scored: Scored) -> Path:
+    """The folder results/ with `one`, and `two`, whose policy is better."""
+    scored("one", 0.3)
+    return scored("two", 0.95).parents[1]
 
 
-def turn_around(folder: Path, keep: int) -> None:
-    """Number the problems of every evaluation in the other order, and keep the first of them alone."""
+def set_column(folder: Path, name: str, value: Callable[[dict[str, Any]], object]) -> None:
+    """Compute a column of all scores below a folder from their rows."""
     for path in folder.glob("**/scores.parquet"):
         table = read_parquet(path)
-        index = table["problem_index"].to_pylist()
-        numbers = pa.array([max(index) - number for number in index], pa.int64())
-        table = table.set_column(1, table.schema.field(1), numbers)
-        write_parquet(path, table.filter(pa.compute.less(numbers, keep)))
+        place = table.column_names.index(name)
+        values = pa.array(map(value, table.to_pylist()), table.schema.field(place).type)
+        write_parquet(path, table.set_column(place, table.schema.field(place), values))
 
 
 def test_the_better_one_is_named_with_the_interval_of_the_paired_difference(results: Path) -> None:
@@ -47,19 +52,17 @@ def test_the_better_one_is_named_with_the_interval_of_the_paired_difference(resu
     assert other.metrics[0].difference.value == pytest.approx(-pair.metrics[0].difference.value)
 
 
-def test_two_experiments_alike_show_no_difference(results: Path) -> None:
+def test_two_alike_show_no_difference_on_the_problems_that_both_have_wherever_they_stand(results: Path) -> None:
     shutil.copytree(results / "one", results / "three")
     (pair,) = compare(["one", "three"]).pairs
     assert verdict(pair).startswith("arithmetic: no difference shown between three and one")
     # No value differs: Wilson's upper end for 0 of 40, 3.841459 / 43.841459.
     assert verdict(pair).endswith("40 problems and 2 seeds show one of 8.8 points four times in five.")
-    assert {metric.difference.value for metric in pair.metrics} == {0.0}
     assert others(pair) == ""
-
-
-def test_problems_are_paired_by_what_they_ask_wherever_they_stand(results: Path) -> None:
-    shutil.copytree(results / "one", results / "three")
-    turn_around(results / "three", keep=30)
+    set_column(results / "three", "problem_index", lambda row: 39 - row["problem_index"])
+    for path in (results / "three").glob("**/scores.parquet"):
+        table = read_parquet(path)
+        write_parquet(path, table.filter(pa.compute.less(table["problem_index"], 30)))
     (pair,) = compare(["one", "three"]).pairs
     assert (pair.problems, pair.left_out) == (30, 10)
     assert {metric.difference.value for metric in pair.metrics} == {0.0}
@@ -68,17 +71,21 @@ def test_problems_are_paired_by_what_they_ask_wherever_they_stand(results: Path)
 
 def test_metrics_that_say_something_else_than_greedy_accuracy_are_named(results: Path) -> None:
     shutil.copytree(results / "one", results / "three")
-    for path in (results / "three").glob("**/trained/scores.parquet"):
-        table = read_parquet(path)
-        right = [sample >= 0 or correct for sample, correct in zip(*_columns(table), strict=True)]
-        write_parquet(path, table.set_column(6, table.schema.field(6), pa.array(right)))
+    set_column(results / "three", "correct", lambda row: row["sample_index"] >= 0 or row["correct"])
     (pair,) = compare(["one", "three"]).pairs
     assert others(pair).startswith("three is better by mean@4, maj@4")
 
 
-def _columns(table: pa.Table) -> tuple[list[int], list[bool]]:
-    assert table.column_names[6] == "correct"
-    return table["sample_index"].to_pylist(), table["correct"].to_pylist()
+def test_answers_without_pictures_have_the_interval_that_their_score_has(results: Path) -> None:
+    """Wilson's, as both greedy accuracies of one seed have: here the two answer alike."""
+    for path in results.glob("*/runs/seed_1"):
+        shutil.rmtree(path)
+    blind = "correct_without_pictures"
+    set_column(results, blind, lambda row: row["correct"] if row["sample_index"] == GREEDY else None)
+    (pair,) = compare(["one", "two"]).pairs
+    metrics = {metric.name: metric for metric in pair.metrics}
+    assert metrics[WITHOUT_PICTURES].first == metrics["greedy"].first
+    assert metrics[WITHOUT_PICTURES].second == metrics["greedy"].second
 
 
 def test_only_shared_seeds_are_paired_and_without_one_seeds_are_averaged(results: Path) -> None:
@@ -92,7 +99,15 @@ def test_only_shared_seeds_are_paired_and_without_one_seeds_are_averaged(results
     assert "they share no seed" in scope(pair)
 
 
-def test_scores_under_another_contract_are_not_compared(results: Path) -> None:
+def test_what_cannot_be_compared_is_told_in_a_sentence(results: Path) -> None:
+    (results / "empty").mkdir()
+    for names, sentence in (
+        (["one", "tow"], r"There is no experiment `tow` with scores in results: the nearest one is `two`\.$"),
+        (["one", "empty"], "results/empty has no scores yet"),
+        (["one", "one"], "Name two experiments or more"),
+    ):
+        with pytest.raises(UserError, match=sentence):
+            compare(names)
     for path in (results / "two").glob("**/scores.json"):
         write_json(path, read_json(path) | {"extractor": "exact"})
     comparison = compare(["one", "two"])
@@ -100,35 +115,36 @@ def test_scores_under_another_contract_are_not_compared(results: Path) -> None:
     assert "have scored arithmetic with another extractor" in comparison.notes[0]
 
 
-def test_what_cannot_be_compared_is_told_in_a_sentence(results: Path) -> None:
-    (results / "empty").mkdir()
-    with pytest.raises(
-        UserError, match=r"There is no experiment `tow` with scores in results: the nearest one is `two`\.$"
-    ):
-        compare(["one", "tow"])
-    with pytest.raises(UserError, match="results/empty has no scores yet"):
-        compare(["one", "empty"])
-    with pytest.raises(UserError, match="Name two experiments or more"):
-        compare(["one", "one"])
-
-
 def test_the_command_writes_a_table_json_and_a_page(results: Path, tmp_path: Path) -> None:
     page = tmp_path / "compared.html"
-    assert "two is better than one" in run("one", "two", "--html", str(page)).stdout
-    told = json.loads(run("one", "two", "--json").stdout)
+    shown = CliRunner().invoke(app, ["compare", "one", "two", "--html", str(page)]).stdout
+    told = json.loads(CliRunner().invoke(app, ["compare", "one", "two", "--json"]).stdout)
     assert told["pairs"][0]["verdict"].startswith("arithmetic: two is better")
+    assert "two is better than one" in shown
     assert "two is better than one" in page.read_text()
-    assert "<script" not in page.read_text()
 
 
-def test_a_hostile_name_does_nothing_on_the_page(results: Path) -> None:
-    name = '<script>alert("1")<'
-    (results / "two").rename(results / "x")
-    comparison = compare(["one", "x"])
-    evil = Difference(group="parameters", name=name, values=(name, "\u202e"))
-    html = render(replace(comparison, differences=(evil,)))
-    assert "<script" not in html
-    assert "\u202e" not in html
+def test_runtime_stands_apart_and_no_name_is_obeyed(results: Path) -> None:
+    evil = '<script>alert("1")<\u202e'
+    both = tuple(
+        Difference(group=group, name=name, values=(evil, "2"))
+        for group, name in (("parameters", "training.steps"), ("runtime", "runtime.training.threads"))
+    )
+    comparison = replace(compare(["one", "two"]), differences=both)
+    screen = plain_console()
+    with screen.capture() as captured:
+        screen.print(*render_parts(comparison))
+    _, what, runtime = re.split("What differs|Runtime settings that differ", captured.get())
+    assert ("training.steps" in what, "threads" in what) == (True, False)
+    assert "they change results only by rounding" in " ".join(runtime.split())
+    assert "runtime.training.threads" in runtime
+    page = render(comparison)
+    places = [
+        page.index(text) for text in ("training.steps", "they change results only by rounding", "training.threads")
+    ]
+    assert places == sorted(places)
+    assert "<script" not in page
+    assert "\u202e" not in page + captured.get()
 
 
 def _make_two(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
@@ -182,28 +198,6 @@ def test_an_unfinished_experiment_is_named_and_compared_by_what_both_have(
     assert differences(names) == []
 
 
-def test_runtime_stands_apart_as_it_changes_no_result_but_by_rounding(results: Path) -> None:
-    comparison = compare(["one", "two"])
-    both = tuple(
-        Difference(group=group, name=name, values=("1", "2"))
-        for group, name in (("parameters", "training.steps"), ("runtime", "runtime.training.threads"))
-    )
-    screen = plain_console()
-    with screen.capture() as captured:
-        screen.print(*render_parts(replace(comparison, differences=both)))
-    _, what, runtime = re.split("What differs|Runtime settings that differ", captured.get())
-    assert "training.steps" in what
-    assert "threads" not in what
-    assert "they change results only by rounding" in " ".join(runtime.split())
-    assert "runtime.training.threads" in runtime
-    page = render(replace(comparison, differences=both))
-    assert (
-        page.index("training.steps")
-        < page.index("they change results only by rounding")
-        < page.index("training.threads")
-    )
-
-
 def test_the_file_of_code_that_differs_is_named_where_a_job_was_planned_with_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -214,19 +208,3 @@ def test_the_file_of_code_that_differs_is_named_where_a_job_was_planned_with_it(
     for file in Path(".state/jobs").glob("code-*"):
         file.unlink()
     assert [each.name for each in differences([project.name, "other"])] == ["stage score"]
-
-
-def test_answers_without_pictures_have_the_interval_that_their_score_has(results: Path) -> None:
-    """Wilson's, as both greedy accuracies of one seed have: here the two answer alike."""
-    for path in results.glob("*/runs/seed_1"):
-        shutil.rmtree(path)
-    for path in results.glob("**/scores.parquet"):
-        table = read_parquet(path)
-        answers = zip(table["sample_index"].to_pylist(), table["correct"].to_pylist(), strict=True)
-        blind = pa.array([correct if sample == GREEDY else None for sample, correct in answers], pa.bool_())
-        place = table.column_names.index("correct_without_pictures")
-        write_parquet(path, table.set_column(place, table.schema.field(place), blind))
-    (pair,) = compare(["one", "two"]).pairs
-    metrics = {metric.name: metric for metric in pair.metrics}
-    assert metrics[WITHOUT_PICTURES].first == metrics["greedy"].first
-    assert metrics[WITHOUT_PICTURES].second == metrics["greedy"].second

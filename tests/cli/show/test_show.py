@@ -17,7 +17,7 @@ from typer.testing import CliRunner, Result
 from dagrpo.checkpoints.tokenizers import Decode
 from dagrpo.cli.application import app
 from dagrpo.cli.show import attempts, terminal
-from dagrpo.cli.show.command import NO_TOKENIZER, run_folder, single_file
+from dagrpo.cli.show.command import NO_TOKENIZER, single_file
 from dagrpo.core.errors import UserError
 from dagrpo.data.schema import to_table
 from dagrpo.evaluation.config import Scoring
@@ -48,12 +48,6 @@ def show(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Show:
     return call
 
 
-def sentence(result: Result) -> str:
-    """The mistake that the command tells."""
-    assert isinstance(result.exception, UserError)
-    return str(result.exception)
-
-
 def test_the_last_step_is_shown_best_first(show: Show) -> None:
     text = show("tiny", "--best", "2", "--worst", "1").stdout
     assert "step 2, mean reward 0.300" in text
@@ -61,6 +55,10 @@ def test_the_last_step_is_shown_best_first(show: Show) -> None:
     assert places == sorted(places)
     assert "worst 1 of 1: arithmetic_tool, problem 2" in text
     assert "reward 0.900, advantage +0.600  right" in text
+    text = show("tiny").stdout
+    assert "(thinking) Seven and five, so five." in text
+    assert "user     That is not right. Try again." in text
+    assert "fault: the search server refuses" in text
 
 
 def test_a_conversation_reads_from_the_problem_to_the_answer(show: Show) -> None:
@@ -86,13 +84,6 @@ def test_a_piece_of_the_prompt_chooses_the_problem_in_any_case_of_letters(show: 
     assert "problem 0" not in text
 
 
-def test_a_run_that_is_named_from_a_folder_of_the_project_is_shown(show: Show, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir("results")
-    done = show("tiny/runs/seed_0", "--best", "1")
-    assert done.exit_code == 0
-    assert "step 2, mean reward" in done.stdout
-
-
 def test_the_pictures_of_a_problem_are_named_with_their_file(show: Show) -> None:
     assert "pictures" not in show("tiny").stdout
     rows = [task_row(str(row), index=row, images=(picture(),) * (row == 1)) for row in range(5)]
@@ -107,13 +98,6 @@ def test_the_pictures_of_a_problem_are_named_with_their_file(show: Show) -> None
     )
 
 
-def test_thinking_users_and_faults_are_shown(show: Show) -> None:
-    text = show("tiny").stdout
-    assert "(thinking) Seven and five, so five." in text
-    assert "user     That is not right. Try again." in text
-    assert "fault: the search server refuses" in text
-
-
 def test_an_evaluation_is_ordered_by_its_scores_where_there_are_some(show: Show) -> None:
     folder = RUN / "eval/arithmetic_tool/trained"
     arguments = ("tiny", "--task", "arithmetic_tool", "--best", "9", "--worst", "0")
@@ -125,29 +109,28 @@ def test_an_evaluation_is_ordered_by_its_scores_where_there_are_some(show: Show)
     assert text.index("problem 1, greedy") < text.index("problem 2, greedy")
 
 
-def test_what_is_not_there_is_told_with_what_is(show: Show) -> None:
-    assert "There is no experiment `other` in results: there is only tiny." in sentence(show("other"))
-    assert "There is no experiment `tyni` in results: the nearest one is `tiny`." in sentence(show("tyni"))
-    assert "has no step 7: it has the steps 1 to 2" in sentence(show("tiny", "--step", "7"))
-    assert "has no seed 3: it has 0" in sentence(show("tiny", "--seed", "3"))
-    assert "it has arithmetic_tool/trained" in sentence(show("tiny", "--task", "arithmetic_tool", "--which", "base"))
-    assert "give one of the two" in sentence(show("tiny", "--task", "arithmetic_tool", "--step", "1"))
-    assert "There is no file nothing.parquet" in sentence(show("nothing.parquet"))
+EVALUATION = ("tiny", "--task", "arithmetic_tool")
 
 
-def test_a_table_of_something_else_is_named(show: Show) -> None:
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("tyni",), "There is no experiment `tyni` in results: the nearest one is `tiny`."),
+        (("other",), "There is no run `other`, only override runs of it: give a name of other~1a2b3c4d."),
+        (("tiny", "--step", "7"), "has no step 7: it has the steps 1 to 2"),
+        (("tiny", "--seed", "3"), "has no seed 3: it has 0"),
+        ((*EVALUATION, "--which", "base"), "it has arithmetic_tool/trained"),
+        ((*EVALUATION, "--step", "1"), "give one of the two"),
+        (("nothing.parquet",), "There is no file nothing.parquet"),
+        (("other.parquet",), "other.parquet is no table of attempts: no column `problem_index`"),
+    ],
+)
+def test_what_is_not_there_is_told_with_what_is(arguments: tuple[str, ...], sentence: str, show: Show) -> None:
+    Path("results/other~1a2b3c4d/runs/seed_0").mkdir(parents=True)
     write_parquet(Path("other.parquet"), made.table(ROWS).select(["task", "turns"]))
-    assert "other.parquet is no table of attempts: no column `problem_index`" in sentence(show("other.parquet"))
-
-
-def test_who_names_an_experiment_that_has_tries_alone_is_told_to_name_one(tmp_path: Path) -> None:
-    (tmp_path / "tiny~1a2b3c4d/runs/seed_0").mkdir(parents=True)
-    (tmp_path / "tinier/runs/seed_0").mkdir(parents=True)
-    with pytest.raises(
-        UserError, match=r"^There is no run `tiny`, only override runs of it: give a name of tiny~1a2b3c4d\.$"
-    ):
-        run_folder("tiny", None, tmp_path)
-    assert run_folder("tiny~1a2b3c4d", None, tmp_path) == tmp_path / "tiny~1a2b3c4d/runs/seed_0"
+    mistake = show(*arguments).exception
+    assert isinstance(mistake, UserError)
+    assert sentence in str(mistake)
 
 
 def test_tokens_are_shown_as_they_are_trained_on(show: Show) -> None:

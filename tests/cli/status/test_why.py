@@ -16,8 +16,8 @@ from dagrpo.pipeline.identity import digest_of_code
 from dagrpo.pipeline.snakemake_private import record_unfinished
 
 
-def text(path: Path) -> str:
-    done = CliRunner().invoke(app, ["status", "--why", str(path)])
+def text(path: Path, *options: str) -> str:
+    done = CliRunner().invoke(app, ["status", "--why", str(path), *options])
     assert done.exit_code == 0, done.exception
     return done.stdout
 
@@ -40,6 +40,9 @@ def test_a_changed_parameter_is_named_for_its_stage_and_for_those_behind_it(made
     shown = text(exported)
     assert "Nothing of its own has changed, but what comes before it would run again" in shown
     assert f"parameter: training.steps was {steps} and is 7" in shown
+    told = json.loads(text(made_up.provenance("train"), "--json"))
+    assert told["is_up_to_date"] is False
+    assert told["own"]["changes"][0]["name"] == "training.steps"
 
 
 def test_the_stages_before_are_told_in_the_order_of_the_pipeline(made_up: Project) -> None:
@@ -64,47 +67,30 @@ def test_the_lines_of_code_that_changed_are_shown(made_up: Project, monkeypatch:
     assert "line 1: - VALUE = 1" in shown
 
 
-def test_a_job_that_was_killed_is_told(made_up: Project) -> None:
-    provenance = made_up.provenance("train")
-    record_unfinished(provenance)
-    assert "a run has begun it and has not ended it" in text(provenance)
-
-
-def test_a_changed_output_that_a_dry_run_has_found_is_no_run_that_has_begun(made_up: Project) -> None:
-    provenance = made_up.provenance("score")
-    (provenance.parent / "scores.json").write_text("other")
-    record_unfinished(provenance)
-    shown = text(provenance)
+def test_a_job_that_was_killed_is_told_and_a_changed_output_is_no_run_that_has_begun(made_up: Project) -> None:
+    for stage in ("train", "score"):
+        record_unfinished(made_up.provenance(stage))
+    assert "a run has begun it and has not ended it" in text(made_up.provenance("train"))
+    (made_up.provenance("score").parent / "scores.json").write_text("other")
+    shown = text(made_up.provenance("score"))
     assert "scores.json was changed" in shown
-    assert "has begun" not in shown
+    assert "has begun" not in shown.partition("comes before it")[0]
 
 
-def test_programs_get_one_object(made_up: Project) -> None:
-    made_up.write_params(training={"steps": 7})
-    done = CliRunner().invoke(app, ["status", "--why", str(made_up.provenance("train")), "--json"])
-    told = json.loads(done.stdout)
-    assert told["is_up_to_date"] is False
-    assert told["own"]["changes"][0]["name"] == "training.steps"
-
-
-def test_what_no_stage_makes_is_told(made_up: Project) -> None:
-    with pytest.raises(UserError, match=r"params.yaml is not made by a stage"):
-        explain(Path("params.yaml"))
-    for file, job in (("eval/aime/base/scores.json", "score, seed 9, aime, base"), ("policy", "train, seed 9")):
-        with pytest.raises(UserError, match=f"{job}, which makes it, has not run to its end here"):
-            explain(Path(f"results/{made_up.name}/runs/seed_9/{file}"))
-    with pytest.raises(UserError, match=r"train is a stage: name a file that it makes, such as .*/provenance\.json"):
-        explain(Path("train"))
-
-
-def test_a_misspelt_experiment_gets_the_nearest(made_up: Project) -> None:
-    misspelt = made_up.name[:-1]
-    for given in (misspelt, f"results/{misspelt}/report/report.html"):
-        with pytest.raises(
-            UserError, match=f"no experiment `{misspelt}` on record .*: the nearest one is `{made_up.name}`"
-        ):
-            explain(Path(given))
-    with pytest.raises(
-        UserError, match=f"is an experiment: name one of its files, such as results/{made_up.name}/report"
+def test_what_no_stage_makes_is_told_with_the_nearest(made_up: Project) -> None:
+    name, misspelt = made_up.name, made_up.name[:-1]
+    nearest = f"no experiment `{misspelt}` on record .*: the nearest one is `{name}`"
+    for file, sentence in (
+        ("params.yaml", r"params.yaml is not made by a stage"),
+        (
+            f"results/{name}/runs/seed_9/eval/aime/base/scores.json",
+            "score, seed 9, aime, base, which makes it, has not run",
+        ),
+        (f"results/{name}/runs/seed_9/policy", "train, seed 9, which makes it, has not run to its end here"),
+        ("train", r"train is a stage: name a file that it makes, such as .*/provenance\.json"),
+        (misspelt, nearest),
+        (f"results/{misspelt}/report/report.html", nearest),
+        (name, f"is an experiment: name one of its files, such as results/{name}/report"),
     ):
-        explain(Path(made_up.name))
+        with pytest.raises(UserError, match=sentence):
+            explain(Path(file))

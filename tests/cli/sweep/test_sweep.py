@@ -5,12 +5,12 @@ import shutil
 from pathlib import Path
 
 import pytest
-from tests.report.synthetic import make_experiment
-from typer.testing import CliRunner, Result
+from tests.cli.conftest import Scored
+from typer.testing import CliRunner
 
 from dagrpo.cli.application import app
 from dagrpo.cli.sweep.command import headline, scope
-from dagrpo.cli.sweep.results import SweepResults, grouped, read_results, value_in_words
+from dagrpo.cli.sweep.results import grouped, read_results, value_in_words
 from dagrpo.config.documents import params_yaml
 from dagrpo.config.schema import Params, parse
 from dagrpo.config.sweeps import read_sweep
@@ -21,33 +21,20 @@ ACCURACY = {0.001: 0.3, 0.002: 0.3, 0.004: 0.95}  # by learning rate
 
 
 @pytest.fixture
-def params(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Params:
+def params(scored: Scored) -> Params:
     """The experiment of params.yaml, with a sweep `rates` of six cells, five of them with scores."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "Snakefile").touch()
     params = parse({"experiment": {"name": "tiny"}})
-    (tmp_path / "params.yaml").write_text(params_yaml(params))
-    (tmp_path / "presets/sweeps").mkdir(parents=True)
-    (tmp_path / "presets/sweeps/rates.yaml").write_text(f"grid: {{{RATE}: {[*ACCURACY]}, {KL}: [0.0, 0.01]}}\n")
+    Path("params.yaml").write_text(params_yaml(params))
+    Path("presets/sweeps").mkdir(parents=True)
+    Path("presets/sweeps/rates.yaml").write_text(f"grid: {{{RATE}: {[*ACCURACY]}, {KL}: [0.0, 0.01]}}\n")
     for cell in cell_runs(read_sweep("rates"), params)[:-1]:
-        made = tmp_path / "made" / cell.run.folder
-        make_experiment(made, seeds=(0, 1), trained_accuracy=ACCURACY[cell.values[RATE]])
-        shutil.copytree(made / "results/tiny", tmp_path / "results" / cell.run.folder / "runs")
+        scored(cell.run.folder, ACCURACY[cell.values[RATE]])
     return params
 
 
-@pytest.fixture
-def results(params: Params) -> SweepResults:
-    return read_results("rates", params)
-
-
-def run(*arguments: str) -> Result:
-    return CliRunner().invoke(app, ["sweep", *arguments])
-
-
-def test_cells_are_compared_with_the_first_one_by_paired_differences(results: SweepResults) -> None:
+def test_cells_are_compared_with_the_first_one_by_paired_differences(params: Params) -> None:
+    results = read_results("rates", params)
     (task,) = results.tasks
-    assert task.comparisons == 4
     assert task.confidence_together == pytest.approx(1 - 0.05 / 4)
     reference, same, *_, best = task.scores
     assert reference.folder == task.reference
@@ -57,25 +44,17 @@ def test_cells_are_compared_with_the_first_one_by_paired_differences(results: Sw
     assert best.together is not None
     assert best.together.low <= best.difference.low
     assert best.difference.high <= best.together.high
-
-
-def test_the_mean_of_a_value_is_that_of_its_cells(results: SweepResults) -> None:
-    (task,) = results.tasks
+    assert headline(task).startswith(f"arithmetic: {best.folder} scored highest, ")
+    assert "differs from the reference" in headline(task)
+    assert "4 comparisons: with 95% intervals, 0.2 of them would exclude 0 by chance alone" in scope(task)
+    assert "(2 seeds, 40 problems)" in scope(task)
     means = {(each.axis, each.value): each for each in task.means}
     assert {key: each.cells for key, each in means.items()} == {
         (RATE, 0.001): 2, (RATE, 0.002): 2, (RATE, 0.004): 1, (KL, 0.0): 3, (KL, 0.01): 2,
     }  # fmt: skip
     of_first = [each.score.value for each in task.scores if each.values[RATE] == 0.001]
     assert means[RATE, 0.001].score.value == pytest.approx(sum(of_first) / 2)
-
-
-def test_the_best_is_named_with_what_its_choice_does_to_its_score(results: SweepResults) -> None:
-    (task,) = results.tasks
-    best = task.scores[-1].folder
-    assert headline(task).startswith(f"arithmetic: {best} scored highest, ")
-    assert "differs from the reference" in headline(task)
-    assert "4 comparisons: with 95% intervals, 0.2 of them would exclude 0 by chance alone" in scope(task)
-    assert "(2 seeds, 40 problems)" in scope(task)
+    assert [values for _, values in results.unfinished] == [{RATE: 0.004, KL: 0.01}]
 
 
 def test_a_cell_with_the_parameters_of_the_file_is_the_reference(params: Params) -> None:
@@ -96,24 +75,18 @@ def test_seeds_of_the_sweep_make_the_cell_with_the_values_of_the_file_no_other(p
     assert [each.folder == task.reference for each in task.scores] == [False, True, False]
 
 
-def test_cells_without_scores_are_listed_with_the_command_that_runs_them(results: SweepResults) -> None:
-    assert [values for _, values in results.unfinished] == [{RATE: 0.004, KL: 0.01}]
-    assert "snakemake --cores all target --config sweep=rates" in run("rates").stdout.replace("\n", "")
-
-
-def test_the_command_writes_json_and_a_page(params: Params, tmp_path: Path) -> None:
+def test_the_command_writes_a_table_json_and_a_page(params: Params, tmp_path: Path) -> None:
+    shown = CliRunner().invoke(app, ["sweep", "rates"]).stdout
+    assert "snakemake --cores all target --config sweep=rates" in shown.replace("\n", "")
     page = tmp_path / "page.html"
-    assert len(json.loads(run("rates", "--json", "--html", str(page)).stdout)["tasks"][0]["scores"]) == 5
-    html = page.read_text()
-    assert "<svg" in html
-    assert "<script" not in html
+    told = CliRunner().invoke(app, ["sweep", "rates", "--json", "--html", str(page)]).stdout
+    assert len(json.loads(told)["tasks"][0]["scores"]) == 5
+    assert "<svg" in page.read_text()
+    assert "<script" not in page.read_text()
 
 
-def test_values_are_words_of_params_yaml() -> None:
+def test_values_are_words_of_params_yaml_numbers_in_their_order_and_words_in_that_of_the_sweep() -> None:
     assert [value_in_words(value) for value in (0.00003, True, None, [1, 2])] == ["3e-05", "true", "", "[1, 2]"]
     assert value_in_words({"name": "gspo", "clip_low": 0.0003}) == "gspo, clip_low 0.0003"
-
-
-def test_numbers_are_in_their_order_and_words_in_that_of_the_sweep() -> None:
     assert [value for value, _ in grouped([(3, None), (1, None), (3, None)])] == [1, 3]
     assert [value for value, _ in grouped([("b", None), ("a", None)])] == ["b", "a"]

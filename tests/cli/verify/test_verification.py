@@ -11,7 +11,7 @@ from tests.pipeline.changes.made_up import Project
 from typer.testing import CliRunner, Result
 
 from dagrpo.cli.application import app
-from dagrpo.cli.verify import State, Verified, verify_files
+from dagrpo.cli.verify import State, verify_files
 from dagrpo.core.errors import UserError
 from dagrpo.data.reading import picture_digest
 from dagrpo.utils.files import read_json, sha256_of, write_json
@@ -25,26 +25,16 @@ def faults(project: Project) -> list[tuple[str, State]]:
     return [(each.path, each.state) for each in verify_files(project.name) if each.state != State.WHOLE]
 
 
-def with_raw_data(project: Project, origin: str, revision: str | None, **data: str) -> Verified:
-    """The prepared data says that it was made from one raw file, `train.jsonl` with the text "raw"; what is found of it."""
-    raw = {"train.jsonl": "0" * 64 if "wrong" in data else hashlib.sha256(b"raw").hexdigest()}
-    record_raw(project, raw, origin, revision, data.get("mirror"))
-    return verify_files(project.name)[0]
-
-
-def with_raw(project: Project, raw: dict[str, str], mirror: Path) -> list[State]:
-    """The prepared data says that it was made from this in a mirror; what is found of each."""
-    record_raw(project, raw, "mirror", None, str(mirror))
-    return [verified.state for verified in verify_files(project.name)[: len(raw)]]
-
-
-def record_raw(project: Project, raw: dict[str, str], origin: str, revision: str | None, mirror: str | None) -> None:
+def with_raw(project: Project, raw: dict[str, str], mirror: Path | None, revision: str | None = None) -> list[State]:
+    """The prepared data says that it was made from this in a mirror, or at the hub; what is found of each."""
+    origin = "mirror" if mirror else "hub"
     provenance = project.provenance("prepare")
     card = provenance.parent / "card.json"
     write_json(card, {"raw": raw, "source": "lab/words", "origin": origin, "revision": revision})
     record = read_json(provenance)
-    record["params"]["data"]["mirror"] = mirror
+    record["params"]["data"]["mirror"] = None if mirror is None else str(mirror)
     write_json(provenance, record | {"outputs": record["outputs"] | {str(card): sha256_of(card)}})
+    return [verified.state for verified in verify_files(project.name)[: len(raw)]]
 
 
 def test_an_experiment_that_nobody_touched_is_whole(made_up: Project) -> None:
@@ -52,6 +42,14 @@ def test_an_experiment_that_nobody_touched_is_whole(made_up: Project) -> None:
     done = run(made_up.name)
     assert done.exit_code == 0
     assert "0 missing, 0 changed, 0 unknown" in done.stdout
+    told = json.loads(run(made_up.name, "--json").stdout)
+    assert {each["state"] for each in told} == {"whole"}
+    assert len(told) > len(made_up.provenances)
+    Path("results/other").mkdir()
+    with pytest.raises(
+        UserError, match="There is no record of an experiment `other` in data, models, results: there is only"
+    ):
+        verify_files("other")
 
 
 def test_a_byte_a_missing_file_and_a_stranger_are_told_apart(made_up: Project) -> None:
@@ -85,14 +83,6 @@ def test_an_input_that_was_made_again_since_breaks_the_chain(made_up: Project) -
     )
 
 
-def test_raw_data_in_a_mirror_is_read(made_up: Project, tmp_path: Path) -> None:
-    mirror = tmp_path / "mirror"
-    mirror.mkdir()
-    (mirror / "train.jsonl").write_text("raw")
-    assert with_raw_data(made_up, "mirror", None, mirror=str(mirror)).state == State.WHOLE
-    assert with_raw_data(made_up, "mirror", None, mirror=str(mirror), wrong="").state == State.CHANGED
-
-
 def test_a_picture_that_was_replaced_beside_its_rows_is_a_change(made_up: Project, tmp_path: Path) -> None:
     (tmp_path / "1.png").write_bytes(picture(colour="red"))
     (tmp_path / "train.jsonl").write_text('{"images": ["1.png"]}')
@@ -116,25 +106,11 @@ def test_a_picture_that_was_replaced_beside_its_rows_is_a_change(made_up: Projec
 
 
 def test_raw_data_in_the_hubs_cache_is_read(made_up: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    revision = "a" * 40
+    revision, raw = "a" * 40, {"train.jsonl": hashlib.sha256(b"raw").hexdigest()}
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
     cached = tmp_path / "cache/datasets--lab--words/snapshots" / revision / "train.jsonl"
-    assert with_raw_data(made_up, "hub", revision).state == State.UNKNOWN
+    assert with_raw(made_up, raw, None, revision) == [State.UNKNOWN]
     cached.parent.mkdir(parents=True)
-    cached.write_text("raw")
-    assert with_raw_data(made_up, "hub", revision).state == State.WHOLE
-
-
-def test_a_name_without_a_record_is_told(made_up: Project) -> None:
-    Path("results/other").mkdir()
-    with pytest.raises(
-        UserError,
-        match=r"There is no record of an experiment `other` in data, models, results: there is only arithmetic_tiny",
-    ):
-        verify_files("other")
-
-
-def test_programs_get_an_object_for_each_file(made_up: Project) -> None:
-    told = json.loads(run(made_up.name, "--json").stdout)
-    assert {each["state"] for each in told} == {"whole"}
-    assert len(told) > len(made_up.provenances)
+    for text, state in (("raw", State.WHOLE), ("other", State.CHANGED)):
+        cached.write_text(text)
+        assert with_raw(made_up, raw, None, revision) == [state]
