@@ -48,9 +48,6 @@ def test_weights_gradients_and_adamw_take_sixteen_bytes_a_parameter(shape: Shape
     assert process.of("weights") == process.of("gradients") == 4 * WEIGHTS == 2_384_199_680
     assert process.of("AdamW states") == 4_768_399_360
     assert process.of("reference policy") == process.of("adapter") == 0
-
-
-def test_a_reference_has_weights_of_its_own(shape: Shape) -> None:
     assert _process(shape, {"algorithm": {"kl": {"coefficient": 0.1}}}).of("reference policy") == 4 * WEIGHTS
 
 
@@ -70,6 +67,11 @@ def test_processes_share_weights_gradients_and_states(shape: Shape) -> None:
     assert process.of("weights") == process.of("gradients") == 4 * WEIGHTS // 8
     assert process.of("AdamW states") == WEIGHTS
     assert process.of("gathered by FSDP") == 8 * (shape.outside + 2 * shape.block)
+    assert process.of("gradients not yet reduced") == 0, "of one micro-batch"
+    small = {"processes": 8, "micro_batch_size": 1}
+    for reduced, waiting in (("each_mini_batch", 4 * WEIGHTS), ("each_micro_batch", 0)):
+        process = _process(shape, {"runtime": {"training": small | {"reduce_gradients": reduced}}})
+        assert process.of("gradients not yet reduced") == waiting
 
 
 def test_nodes_share_what_processes_share_or_have_a_copy_each(shape: Shape) -> None:
@@ -85,28 +87,21 @@ def test_nodes_share_what_processes_share_or_have_a_copy_each(shape: Shape) -> N
     of_type = 4 if joint.passes.dtype == "float32" else 2
     assert joint.bytes_between_nodes(3) == 3 * passes * WEIGHTS * (2 * of_type + 4)
     assert own.bytes_between_nodes(3) == 3 * passes * 2 * 4 * WEIGHTS // 4
-
-
-def test_gradients_that_wait_for_the_last_micro_batch_are_whole(shape: Shape) -> None:
-    runtime = {"processes": 8, "micro_batch_size": 1}
-    waiting, sent = (
-        _process(shape, {"runtime": {"training": runtime | {"reduce_gradients": each}}})
-        for each in ("each_mini_batch", "each_micro_batch")
-    )
-    assert waiting.of("gradients not yet reduced") == 4 * WEIGHTS
-    assert sent.of("gradients not yet reduced") == 0
-    assert _process(shape, {"runtime": {"training": {"processes": 8}}}).of("gradients not yet reduced") == 0  # one pass
-
-
-def test_a_cache_has_a_key_and_a_value_for_each_layer_and_token(shape: Shape) -> None:
-    """28 layers x 8 heads x 128, twice, in two bytes: 112 KiB a token."""
-    assert shape.cached_per_token == 57_344
-    server = server_memory("server", shape, sglang.Config(max_total_tokens=262_144), "bfloat16", 1, gpu=True)
-    assert server.of("key-value cache") == 28 * GIBIBYTE
+    # On one machine each of 8 receives seven eighths: per pass the weights twice in bfloat16, and float32 gradients.
+    runtime = {"processes": 8, "micro_batch_size": 1, "reduce_gradients": "each_micro_batch"}
+    params = qwen3({"runtime": {"training": runtime}, "training": {"dtype": "bfloat16"}})
+    process = of_train(params, Models(policy=shape), gpu=True)
+    assert process.bytes_on_links(1, 1.0) == process.passes.batch.number * 8 * WEIGHTS * 7 / 8
 
 
 def test_a_cache_without_a_size_has_what_weights_moments_and_reserve_leave_of_the_gpu(shape: Shape) -> None:
-    """SGLang reserves 10 of 80 GiB, and 512 + 1.5 x 4,096 + 128 + 512 MiB of 24 GiB; the trainer has 12 bytes a parameter and 1 GiB."""
+    """SGLang reserves 10 of 80 GiB, and 512 + 1.5 x 4,096 + 128 + 512 MiB of 24 GiB; the trainer has 12 bytes a parameter and 1 GiB.
+
+    A token takes 28 layers x 8 heads x 128, twice, in two bytes: 112 KiB.
+    """
+    assert shape.cached_per_token == 57_344
+    server = server_memory("server", shape, sglang.Config(max_total_tokens=262_144), "bfloat16", 1, gpu=True)
+    assert server.of("key-value cache") == 28 * GIBIBYTE
     null = {"max_total_tokens": None, "release_memory": True}
     params = qwen3(
         {
@@ -135,31 +130,9 @@ def test_the_server_shares_the_device_unless_it_runs_elsewhere(shape: Shape) -> 
     (train, sample) = stages(qwen3(away), models, on_gpu=True)
     assert [memory.what for memory in train.on_device] == ["training process"]
     assert sample.total == 0
-
-
-@pytest.mark.parametrize("model", ["teacher", "reward_model"])
-def test_a_further_model_has_a_server_of_its_own(model: str, shape: Shape) -> None:
-    (train, _) = stages(qwen3(), replace(Models(policy=shape), **{model: shape}), on_gpu=True)  # type: ignore[arg-type]
-    assert train.on_device[-1].what == f"server of the {model.replace('_', ' ')}"
+    (train, _) = stages(qwen3(), replace(models, teacher=shape), on_gpu=True)
+    assert train.on_device[-1].what == "server of the teacher"
     assert train.on_device[-1].of("weights") == 4 * WEIGHTS
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize(
-    ("dtype", "gpu", "expected"),
-    [
-        ("float32", False, 0),  # more than 2 GiB
-        ("bfloat16", False, 2 * WEIGHTS),
-        ("float16", False, 0),
-        ("bfloat16", True, 0),
-    ],
-)
-def test_on_a_cpu_the_server_has_packed_copies_of_a_small_models_weights(
-    shape: Shape, dtype: str, gpu: bool, expected: int
-) -> None:
-    models = Models(policy=shape)
-    (train, _) = stages(qwen3({"rollout": {"dtype": dtype}}), models, on_gpu=gpu)
-    assert train.on_device[1].of("packed weights") == expected
 
 
 def test_tools_make_trajectories_longer() -> None:
@@ -192,18 +165,11 @@ def test_a_server_that_comes_back_adds_to_what_a_process_at_rest_keeps_and_has_g
     assert server.of("key-value cache") > 100 * GIBIBYTE
 
 
-def test_on_a_cpu_nothing_leaves(shape: Shape) -> None:
-    models, leaves = Models(policy=shape), {"runtime": {"engine": {"release_memory": True}}}
-    assert stages(qwen3(leaves), models, on_gpu=False)[0].total == stages(qwen3(), models, on_gpu=False)[0].total
-
-
 def test_a_server_with_a_gpu_to_itself_adds_nothing_to_that_of_the_policy(shape: Shape) -> None:
     models, apart = Models(policy=shape), {"runtime": {"engine": {"own_gpus": True}}}
     (beside, _) = stages(qwen3(), models, on_gpu=True)
     (alone, _) = stages(qwen3(apart), models, on_gpu=True)
     assert alone.total == max(memory.total for memory in beside.on_device)
-    (on_cpu, _) = stages(qwen3(apart), models, on_gpu=False)
-    assert on_cpu == stages(qwen3(), models, on_gpu=False)[0]
 
 
 REWARDED = {"components": {"reward_model": {"folder": "models/reward"}}}
@@ -261,8 +227,14 @@ def test_gpus_that_divide_a_model_share_the_time_of_sampling(shape: Shape) -> No
     assert divided == pytest.approx(alone / 4)
 
 
-def test_on_a_cpu_servers_are_side_by_side(shape: Shape) -> None:
+def test_on_a_cpu_servers_are_side_by_side_have_packed_copies_of_small_weights_and_never_leave(shape: Shape) -> None:
     models = Models(policy=shape)
+    (plain, _) = stages(qwen3(), models, on_gpu=False)
+    assert plain.on_device[1].of("packed weights") == 0, "more than 2 GiB"
+    for engine in ({"own_gpus": True}, {"release_memory": True}):
+        assert stages(qwen3({"runtime": {"engine": engine}}), models, on_gpu=False)[0] == plain
+    (narrow, _) = stages(qwen3({"rollout": {"dtype": "bfloat16"}}), models, on_gpu=False)
+    assert narrow.on_device[1].of("packed weights") == 2 * WEIGHTS
     (train, sample) = stages(qwen3({"runtime": {"engine": {"replicas": 2}}}), models, on_gpu=False)
     assert [memory.what for memory in train.on_device].count("rollout server") == 2
     assert [memory.what for memory in sample.on_device] == ["rollout server"] * 2
@@ -278,11 +250,7 @@ def test_a_micro_batch_is_as_large_as_sequences_or_tokens_allow() -> None:
     assert (limited.sequences, limited.number) == (11, 12)
     fewest = params_with({"runtime": {"training": {"micro_batch_tokens": 10}}})
     assert MicroBatch.of_training(fewest, lengths, share_prompts=False).sequences == 1
-
-
-def test_a_micro_batch_has_each_shared_prompt_once_beside_what_follows_it() -> None:
-    """Of 64 tokens 63 are shared by 8 samples, which have 21 tokens each; 4 groups of 231 tokens are within 1,000."""
-    lengths = Lengths(prompt=64, written=20, whole=84)
+    # Of 64 tokens 63 are shared by 8 samples, which have 21 tokens each; 4 groups of 231 tokens are within 1,000.
     limits = params_with({"runtime": {"training": {"micro_batch_tokens": 1000}}})
     shared = MicroBatch.of_training(limits, lengths, share_prompts=True)
     assert (shared.sequences, shared.samples) == (32, 8)
@@ -305,15 +273,6 @@ def test_an_update_takes_the_time_of_its_products_its_attention_and_its_reading(
     for compiled, read in layers.items():
         work = Work(tokens=1000, trained=600, attended=100, passes=3, compiled=compiled)
         assert update_seconds(shape, work, speed, 1e14) == pytest.approx(products + attention + read + logits)
-
-
-def test_processes_of_a_machine_send_each_other_weights_and_gradients(shape: Shape) -> None:
-    """Of 8, each receives seven eighths: per pass the weights twice in bfloat16, and float32 gradients."""
-    runtime = {"processes": 8, "micro_batch_size": 1, "reduce_gradients": "each_micro_batch"}
-    params = qwen3({"runtime": {"training": runtime}, "training": {"dtype": "bfloat16"}})
-    process = of_train(params, Models(policy=shape), gpu=True)
-    assert process.bytes_on_links(1, 1.0) == process.passes.batch.number * 8 * WEIGHTS * 7 / 8
-    assert of_train(qwen3(), Models(policy=shape), gpu=True).bytes_on_links(1, 1.0) == 0
 
 
 LEFT = {
@@ -342,14 +301,10 @@ def test_every_output_and_state_has_its_bytes(project: Path) -> None:
     tuned = _bytes(qwen3(LEFT, {"sft": {"steps": 10}}))
     assert tuned["checkpoint of sft"] == tuned["checkpoint of convert"] == 2 * 4 * WEIGHTS
     assert tuned["states of sft"] == 2 * 12 * WEIGHTS
-
-
-def test_equal_checkpoints_are_links(project: Path) -> None:
-    found = _bytes(qwen3(LEFT, {"checkpoint": {"format": "huggingface"}}))
-    assert not {"checkpoint of convert", "checkpoint of export"} & found.keys()
-
-
-def test_a_state_of_an_adapter_has_the_adapter_alone(project: Path) -> None:
+    assert (
+        not {"checkpoint of convert", "checkpoint of export"}
+        & _bytes(qwen3(LEFT, {"checkpoint": {"format": "huggingface"}})).keys()
+    ), "equal ones are links"
     adapter = 16 * 28 * (3072 + 2048 + 2048 + 3072 + 3 * 4096)
     assert _bytes(qwen3(LEFT, {"training": {"lora": {"rank": 16}}}))["states"] == 3 * 12 * adapter
 

@@ -43,21 +43,12 @@ def test_a_model_fits_the_hardware_named_for_it_with_steps_under_an_hour(
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=() if name == "qwen2_5_vl_3b_geo3k" else pytest.mark.nightly)
-        for name in experiments(PRESETS)
-        if name.startswith("qwen")
-    ],
-)
+@pytest.mark.parametrize("name", [name for name in experiments(PRESETS) if name.startswith("qwen")])
 def test_an_experiment_with_a_published_model_fits_the_hardware_that_it_uses(name: str, folder: Path) -> None:
-    used = hardware_in([name], PRESETS)
-    assert used == ["h200"]
+    assert hardware_in([name], PRESETS) == ["h200"]
     model = next(model for model in (*FITTING, "qwen2_5_vl_3b") if name.startswith(model))
     params = composed([name], PRESETS)
-    pixels = params.model.max_pixels
-    shapes = Models(policy=shape_of(model, folder), pixels=pixels)
+    shapes = Models(policy=shape_of(model, folder), pixels=params.model.max_pixels)
     assert refusal(params, shapes, machine_for("H200", None)) is None
 
 

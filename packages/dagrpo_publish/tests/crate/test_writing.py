@@ -54,6 +54,9 @@ def test_all_that_is_named_is_there_and_every_file_is_a_part_of_the_whole(crate:
         if "File" in entity["@type"]:
             assert entity["@id"] in parts
             assert entity["@id"].startswith("ni:") or (crate / entity["@id"]).is_file()
+    # Texts of problems and weights stay where they are.
+    assert {path.suffix for path in crate.rglob("*") if path.is_file()} <= {".json", ".yaml", ""}
+    assert not list(crate.rglob("card.json"))
 
 
 def test_parameters_are_those_of_the_records_whatever_params_yaml_has_become(made_up: Project) -> None:
@@ -67,26 +70,18 @@ def test_parameters_are_those_of_the_records_whatever_params_yaml_has_become(mad
     assert read_params(Path("a.crate/params.yaml")) == finished.params
 
 
-def test_texts_of_problems_and_weights_stay_where_they_are(crate: Path) -> None:
-    assert {path.suffix for path in crate.rglob("*") if path.is_file()} <= {".json", ".yaml", ""}
-    assert not list(crate.rglob("card.json"))
-
-
-def test_stages_of_different_parameters_make_no_crate(made_up: Project) -> None:
+def test_stages_of_different_parameters_or_inputs_make_no_crate(made_up: Project) -> None:
+    path = made_up.provenance("train")
+    before = record = read_json(path)
+    write_json(path, record | {"inputs": dict.fromkeys(record["inputs"], "0" * 64)})
+    with pytest.raises(UserError, match=r"was made again by .* after train, seed 0 had read it"):
+        read_finished(made_up.name)
+    write_json(path, before)
     path = made_up.provenance("score")
     record = read_json(path)
     record["params"]["reward"] = {"verify_seconds": 99.0}
     write_json(path, record)
     with pytest.raises(UserError, match=r"reward\.verify_seconds is .* since the stages ran with different ones"):
-        read_finished(made_up.name)
-
-
-def test_an_input_that_was_made_again_makes_no_crate(made_up: Project) -> None:
-    path = made_up.provenance("train")
-    record = read_json(path)
-    record["inputs"] = dict.fromkeys(record["inputs"], "0" * 64)
-    write_json(path, record)
-    with pytest.raises(UserError, match=r"was made again by .* after train, seed 0 had read it"):
         read_finished(made_up.name)
 
 

@@ -31,15 +31,8 @@ def _crate(changes: dict[str, Any], code: dict[str, str] | None = None, name: st
     runtime = values.pop("runtime")
     if "name" not in changes.get("experiment", {}):
         values["experiment"].pop("name")
-    record = Recorded(
-        stage="train",
-        experiment=name,
-        params=values,
-        runtime=runtime,
-        code="0" * 64,
-        inputs={},
-        outputs={"a": "1" * 64},
-    )
+    made = {"inputs": {}, "outputs": {"a": "1" * 64}}
+    record = Recorded(stage="train", experiment=name, params=values, runtime=runtime, code="0" * 64, **made)
     return Crate(experiment=name, records=(record,), code={"train": code or {}}, scores={})
 
 
@@ -48,34 +41,22 @@ def test_the_parameters_are_the_crates_under_a_name_of_their_own() -> None:
     assert params.training.steps == 7
     assert params.experiment.name == "theirs~reproduced"
     assert not params.runtime.reuse
-
-
-def test_an_override_run_has_one_name_too() -> None:
-    assert parameters(_crate({}, name="theirs~abc"), PLACE, Params(), ()).experiment.name == "theirs~reproduced"
+    again = parameters(_crate({}, name="theirs~abc"), PLACE, Params(), ["training.steps=9"])
+    assert (again.experiment.name, again.training.steps) == ("theirs~reproduced", 9)
+    with pytest.raises(UserError, match="write KEY=VALUE"):
+        parameters(_crate({}), PLACE, Params(), ["training.steps"])
 
 
 def test_what_a_machine_alone_knows_is_of_this_one() -> None:
-    theirs: dict[str, Any] = {
-        "data": {"mirror": "/their/mirror"},
-        "runtime": {"engine": {"nodes": 4, "nodes_per_server": 2}},
-    }
-    theirs["runtime"] |= {
-        "nodes": 2,
-        "address": "0.0.0.0",
-        "reward_model": {"servers": ["http://them:2"]},
-    }
+    engine = {"nodes": 4, "nodes_per_server": 2}
+    runtime = {"engine": engine, "nodes": 2, "address": "0.0.0.0", "reward_model": {"servers": ["http://them:2"]}}
+    theirs: dict[str, Any] = {"data": {"mirror": "/their/mirror"}, "runtime": runtime}
     here = parse({"data": {"mirror": "my/mirror"}})
     params = parameters(_crate(theirs), PLACE, here, ())
     assert params.data.mirror == "my/mirror"
     assert (params.runtime.engine.nodes, params.runtime.engine.nodes_per_server) == (0, 1)
     assert params.runtime.reward_model.servers == []
     assert (params.runtime.nodes, params.runtime.address) == (here.runtime.nodes, here.runtime.address)
-
-
-def test_a_value_of_ones_own_takes_the_place_of_the_crates() -> None:
-    assert parameters(_crate({}), PLACE, Params(), ["training.steps=9"]).training.steps == 9
-    with pytest.raises(UserError, match="write KEY=VALUE"):
-        parameters(_crate({}), PLACE, Params(), ["training.steps"])
 
 
 AGENT = "rollout.agent"
