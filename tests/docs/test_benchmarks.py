@@ -11,12 +11,6 @@ def test_the_page_is_the_rendering_of_the_recorded_figures() -> None:
     assert figures.page(figures.read(), on_a_gpu) == text, "run `python -m benchmarks.figures`"
 
 
-def test_every_table_has_a_title_of_its_own_and_as_many_cells_in_each_row_as_columns() -> None:
-    tables = figures.read()
-    assert len({table.title for table in tables}) == len(tables)
-    assert [table.title for table in tables for row in table.rows if len(row) != len(table.columns)] == []
-
-
 def test_a_printed_table_replaces_the_rows_of_one_and_no_other() -> None:
     tables = figures.read()
     printed = "5 rounds\n| a | b |\n|---|---|\n| 1 | 2 |\n"

@@ -17,9 +17,12 @@ FROM_ELSEWHERE = re.compile(
 
 
 @pytest.mark.parametrize("name", PUBLIC)
-def test_what_the_page_names_is_there_and_described(name: str) -> None:
+def test_what_the_page_names_is_described_and_defined_in_the_file_of_its_module(name: str) -> None:
     module, _, attribute = name.rpartition(".")
-    assert getattr(import_module(module), attribute).__doc__
+    defined = import_module(module)
+    assert getattr(defined, attribute).__doc__
+    text = Path(str(defined.__file__)).read_text()
+    assert re.search(rf"^(class|def|async def) {attribute}\b|^{attribute}\b.*=", text, re.MULTILINE)
 
 
 def test_the_lock_of_the_site_agrees_with_that_of_the_project() -> None:

@@ -23,26 +23,20 @@ OWN = Verifier(name="own", extract={extract}, equal={equal}, formatted=bool, che
 GOOD = {"extract": "lambda text, extractor: text", "equal": "lambda answer, truth: True", "check": "lambda truth: None"}
 
 
-@pytest.mark.parametrize(
-    ("changed", "fault"),
-    [
-        (
-            {"extract": "lambda text: text"},
-            r"`extract` \(.*mistaken_lab.py, line 3\) is not a function of \(text, extractor\)",
-        ),
-        ({"equal": "lambda answer: True"}, r"`equal` .*line 3\) is not a function of \(answer, ground_truth\)"),
-        ({"check": "None"}, "`check` is None, not a function of"),
-    ],
-)
-def test_a_verifier_that_takes_other_arguments(
-    changed: dict[str, str], fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _refused(VERIFIERS, ":OWN", VERIFIER.format(**(GOOD | changed)), fault, tmp_path, monkeypatch)
+def _verifier(**changed: str) -> str:
+    return VERIFIER.format(**(GOOD | changed))
 
 
 @pytest.mark.parametrize(
     ("plugins", "name", "text", "fault"),
     [
+        (
+            VERIFIERS,
+            ":OWN",
+            _verifier(extract="lambda text: text"),
+            r"`extract` \(.*mistaken_lab.py, line 3\) is not a function of \(text, extractor\)",
+        ),
+        (VERIFIERS, ":OWN", _verifier(check="None"), "`check` is None, not a function of"),
         (
             COMPONENTS,
             ":OWN",
@@ -58,28 +52,16 @@ def test_a_verifier_that_takes_other_arguments(
         (
             TASKS,
             ".OWN",
-            "from dagrpo.data.task import Task\nOWN = Task(name='own', load=lambda: None, verifier='gsm8k')\n",
-            r"`load` \(.*line 2\) is not a function of \(params\)",
-        ),
-        (
-            TASKS,
-            ".OWN",
             "from dagrpo.data.task import Task\nOWN = Task(name='own', load=lambda params: None, verifier='gsm8k', tools='search')\n",
             r"`tools` is 'search', not a tuple of names: write \('search',\)",
         ),
     ],
 )
-def test_another_plug_in_that_does_not_fit(
+def test_a_plug_in_that_does_not_fit(
     plugins: Plugins[Any], name: str, text: str, fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _refused(plugins, name, text, fault, tmp_path, monkeypatch)
-
-
-def _refused(
-    plugins: Plugins[Any], name: str, text: str, fault: str, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (folder / "mistaken_lab.py").write_text(text)
-    monkeypatch.syspath_prepend(folder)
+    (tmp_path / "mistaken_lab.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(__import__("sys").modules, "mistaken_lab", raising=False)
     with pytest.raises(UserError, match=fault):
         plugins.get(f"mistaken_lab{name}")
@@ -91,7 +73,6 @@ def _refused(
         ("prompt", "What is 1 + 1?"),
         ("prompt", ({"role": "user", "content": 7},)),
         ("ground_truth", 7),
-        ("answer", 7.0),
         ("images", (b"", "picture.png")),
         ("ability", 3),
     ],
@@ -121,7 +102,6 @@ def test_a_reward_that_is_no_finite_number(value: Any, monkeypatch: pytest.Monke
     ("extract", "equal", "fault"),
     [
         (lambda text, extractor: 7, lambda answer, truth: True, "`extract` .* returned 7, not a text or None"),
-        (lambda text, extractor: text, lambda answer, truth: 0.5, "`equal` .* returned 0.5, not True, False or None"),
         (lambda text, extractor: text, lambda answer, truth: "yes", "`equal` .* returned 'yes', not True"),
     ],
 )

@@ -141,19 +141,13 @@ def test_a_log_of_snakemakes_on_a_full_disk_is_one_sentence_and_no_traceback(
     assert len(told.splitlines()) == 1
 
 
-def test_under_dvc_there_is_no_plan_and_dvc_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_under_dvc_there_is_no_plan_and_dvc_goes_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("DVC_STAGE", "train@0")
     with screen(monkeypatch, *ARGUMENTS) as (shown, text):
         shown.tell(plan(train=1, convert=1), started(1, "train", "train: seed 0", "logs/train.log"), failed(1), END)
     assert text.getvalue().startswith("train: seed 0\n")
     assert "dvc repro" in text.getvalue()
-
-
-def test_in_the_copy_of_an_experiment_of_dvc_its_own_command_goes_on(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("DVC_STAGE", "train@0")
-    monkeypatch.setenv("DVC_ROOT", str(tmp_path.parent))
+    monkeypatch.setenv("DVC_ROOT", str(tmp_path.parent))  # in the copy of an experiment
     command = "dvc exp run --temp -n fast -S training.steps=3"
     DRIVER.parent.mkdir()
     write_json(DRIVER, asdict(Holder(process=Process.current(), command=command)))
@@ -208,30 +202,26 @@ def test_quiet_and_verbose_are_heard(monkeypatch: pytest.MonkeyPatch) -> None:
             "MissingRuleException:\nNo rule to produce x.",
             "MissingRuleException:\nNo rule to produce x.\n",
         ),
+        (
+            "ValueError",
+            "Traceback\n\nValueError: Invalid config definition: Config entry must start ...\n",
+            "--config training.steps=3: Snakemake takes no dots in a name; write --config training__steps=3.\n",
+        ),
     ],
 )
 def test_a_refusal_is_its_sentence_and_other_errors_are_snakemakes(
     monkeypatch: pytest.MonkeyPatch, exception: str, text: str, expected: str
 ) -> None:
-    with screen(monkeypatch) as (shown, output):
+    with screen(monkeypatch, "--config", "training.steps=3") as (shown, output):
         shown.tell(error(exception, text))
     assert output.getvalue() == expected
 
 
-def test_a_dot_in_config_is_answered_with_the_form_that_works(monkeypatch: pytest.MonkeyPatch) -> None:
-    with screen(monkeypatch, "--config", "training.steps=3") as (shown, text):
-        shown.tell(
-            error("ValueError", "Traceback\n\nValueError: Invalid config definition: Config entry must start ...\n")
-        )
-    assert text.getvalue() == (
-        "--config training.steps=3: Snakemake takes no dots in a name; write --config training__steps=3.\n"
-    )
-
-
-def test_the_screen_and_the_stages_agree_on_names(tmp_path: Path) -> None:
+def test_the_screen_and_the_stages_agree_on_names() -> None:
     assert handler.SCREEN == failure_report.SCREEN
     assert {failures.CRASH, failures.STOPPED} <= set(failure_report.Kind)
     assert Refusal.__name__ in handler.REFUSALS
+    assert handler.NO_ROOM == NO_ROOM
 
 
 def test_the_package_imports_nothing_of_dagrpo() -> None:
@@ -262,7 +252,3 @@ def test_what_anybody_may_have_written_neither_floods_nor_controls_the_terminal(
     assert "train, seed 0" in said
     assert all(line.isprintable() for line in said.splitlines())
     assert len(said) < 20_000
-
-
-def test_what_counts_as_a_full_disk_is_the_same_on_both_sides_though_neither_imports_the_other() -> None:
-    assert handler.NO_ROOM == NO_ROOM

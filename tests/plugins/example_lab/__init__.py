@@ -1,1 +1,1 @@
-"""Somebody else's plug-ins, as they would stand in a repository of their own: one of each kind."""
+"""Somebody else's plug-ins, as they would stand in a repository of their own: a task, its verifier, a reward, an advantage, a loss."""
