@@ -12,54 +12,16 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.weak import WeakIdKeyDictionary
 
-NO_KERNEL = frozenset(
-    {
-        "view",
-        "_unsafe_view",
-        "t",
-        "transpose",
-        "permute",
-        "slice",
-        "select",
-        "expand",
-        "unsqueeze",
-        "squeeze",
-        "detach",
-        "alias",
-        "split",
-        "split_with_sizes",
-        "as_strided",
-        "reshape",
-        "lift_fresh",
-        "empty",
-        "empty_like",
-        "new_empty",
-        "empty_strided",
-        "unbind",
-        "_reshape_alias",
-        "resize_",
-        "unfold",
-        "diagonal",
-        "narrow",
-        "is_same_size",
-        "device",
-        "sym_size",
-        "sym_stride",
-        "sym_numel",
-    }
-)
-WAITS = frozenset(
-    {
-        "_local_scalar_dense",
-        "nonzero",
-        "is_nonzero",
-        "equal",
-        "unique_consecutive",
-        "_unique2",
-        "masked_select",
-        "repeat_interleave",
-    }
-)
+NO_KERNEL = frozenset({
+    "view", "_unsafe_view", "t", "transpose", "permute", "slice", "select", "expand", "unsqueeze", "squeeze",
+    "detach", "alias", "split", "split_with_sizes", "as_strided", "reshape", "lift_fresh", "empty", "empty_like",
+    "new_empty", "empty_strided", "unbind", "_reshape_alias", "resize_", "unfold", "diagonal", "narrow",
+    "is_same_size", "device", "sym_size", "sym_stride", "sym_numel",
+})  # fmt: skip
+WAITS = frozenset({
+    "_local_scalar_dense", "nonzero", "is_nonzero", "equal", "unique_consecutive", "_unique2", "masked_select",
+    "repeat_interleave",
+})  # fmt: skip
 MOST_KNOWN = 1 << 16  # numbers of a tensor whose values are known
 COLLECTIVES = {
     "_allgather_base_": "all-gather",

@@ -149,7 +149,7 @@ class Setup:
                     )
                     engine = stack.enter_context(opened)
                     self.checks.after_sync(engine, opening.engine_tensors, first)
-                source = self._sampling_source(opener, engine, first, notes, stack)
+                source = self._open_sampling_source(opener, engine, first, notes, stack)
                 source.prefetch.remember(first, opening.synced_each_step)
             else:
                 weights.give_all_parts()
@@ -158,7 +158,7 @@ class Setup:
                 )
             yield source, WeightSync(weights, source, self.checks, self.clock, run.training)
 
-    def _sampling_source(
+    def _open_sampling_source(
         self, opener: EngineOpener, engine: RolloutEngine, first: int, notes: Mapping[str, Any], stack: ExitStack
     ) -> SamplingSource:
         """Open teacher, agent, reward model and grader on `stack`; return the source that uses them."""

@@ -97,7 +97,7 @@ class FineTuning:
             for step in range(1, finished + 1):
                 report(step, metrics[step - 1])
             for step in range(finished, steps):
-                metrics.append(self._step(step))
+                metrics.append(self._run_step(step))
                 report(step + 1, metrics[-1])
                 is_last = shutdown.requested()
                 if is_last or (step + 1) % run.runtime.save_every == 0 or step + 1 == steps:
@@ -108,7 +108,7 @@ class FineTuning:
         if self._world.is_rank_zero:
             states.prune(run.state, steps, KEPT_STATES)
 
-    def _step(self, step: int) -> dict[str, float]:
+    def _run_step(self, step: int) -> dict[str, float]:
         """Update once on the mean negative logprob of the target tokens of the step's rows."""
         sft = self._run.sft
         chosen = [self._rows[i] for i in prompt_indices(self._run.seed, step, sft.batch_size, len(self._rows))]

@@ -208,16 +208,16 @@ class Probe:
         if engine is not None:
             completions = engine.generate(self._requests, lockstep=True)
             probe = ProbeCompletions(requests=self._requests, completions=completions)
-        logprobs = self._scored(probe)
-        return {} if probe is None else self._compared(probe, logprobs, step + 1)
+        logprobs = self._score(probe)
+        return {} if probe is None else self._require_agreement(probe, logprobs, step + 1)
 
     @torch.no_grad()
-    def _scored(self, probe: ProbeCompletions | None) -> list[float]:
+    def _score(self, probe: ProbeCompletions | None) -> list[float]:
         """Return the trainer's logprobs, computed by all ranks together: the greedy half first. [tokens]"""
-        sequences, support = self._shared(probe)
+        sequences, support = self._share(probe)
         greedy, logprobs = min(self.params.probe_prompts, len(sequences)), list[float]()
         for part, temperature in self._parts(greedy, len(sequences)):
-            batch = self._laid_out(sequences, part)
+            batch = self._lay_out(sequences, part)
             if support is not None and part.start == greedy:
                 sampled = torch.arange(sum(sequences.trained[greedy:]))
                 batch = replace(batch, support=support.padded(sampled, self.world.device))
@@ -226,12 +226,12 @@ class Probe:
             self.policy.reshard()
         return logprobs
 
-    def _laid_out(self, sequences: TokenSequences, part: range) -> MicroBatch:
+    def _lay_out(self, sequences: TokenSequences, part: range) -> MicroBatch:
         """Lay out a part of the sequences as the update lays out its micro-batches."""
         device, budget = self.world.device, self.budget
         return sequences.lay_out(part, self.pad_token_id, device, budget.layout, share_prompts=budget.share_prompts)
 
-    def _shared(self, probe: ProbeCompletions | None) -> tuple[TokenSequences, TokenSupport | None]:
+    def _share(self, probe: ProbeCompletions | None) -> tuple[TokenSequences, TokenSupport | None]:
         """Return the engine's sequences and the sampling mask of the sampled half, sent from rank 0 to every rank."""
         tensors = None
         if probe is not None:
@@ -247,7 +247,9 @@ class Probe:
             return [(range(count), GREEDY_LOGPROBS_AT)]
         return [(range(greedy), GREEDY_LOGPROBS_AT), (range(greedy, count), sampled_at)]
 
-    def _compared(self, probe: ProbeCompletions, trainer_logprobs: Sequence[float], step: int) -> dict[str, float]:
+    def _require_agreement(
+        self, probe: ProbeCompletions, trainer_logprobs: Sequence[float], step: int
+    ) -> dict[str, float]:
         """Check the logprobs of `step` (1-based) and return the figures."""
         params, dtype = self.params, self.dtype
         table = probe.table(trainer_logprobs, dtype)

@@ -58,7 +58,7 @@ def load_policy(
     Raises UserError if the checkpoint is incomplete, its model computes its logits in an unknown way, it lacks a tower to freeze,
     its layers match no target of the adapter, or none of its layers can be recomputed.
     """
-    policy = _loaded(folder, world, frozen=vision == "frozen", lora=lora, dtype=dtype)
+    policy = _load_checked(folder, world, frozen=vision == "frozen", lora=lora, dtype=dtype)
     policy.float32_head = head_dtype == "float32"
     begin(policy.model, seed)
     if activation_checkpointing:
@@ -94,7 +94,7 @@ def load_reference(folder: Path, world: World, policy: Policy) -> Reference:
     """
     if low_rank_updates(policy.model):
         return WithoutAdapter(policy)
-    reference = _loaded(folder, world, frozen=True, dtype=policy.dtype).requires_grad_(False)
+    reference = _load_checked(folder, world, frozen=True, dtype=policy.dtype).requires_grad_(False)
     reference.float32_head = policy.float32_head
     if policy.tower is not None and policy.tower.frozen:
         reference.tower = policy.tower  # it computes the same features
@@ -110,7 +110,7 @@ def reduce_next(policy: Policy, reduction: Reduction, *, is_last: bool) -> None:
         policy.set_requires_gradient_sync(is_last or reduction == "each_micro_batch")
 
 
-def _loaded(folder: Path, world: World, *, frozen: bool, dtype: torch.dtype, lora: Lora = NO_ADAPTER) -> Policy:
+def _load_checked(folder: Path, world: World, *, frozen: bool, dtype: torch.dtype, lora: Lora = NO_ADAPTER) -> Policy:
     policy = _load(folder, world, frozen=frozen, dtype=dtype, lora=lora)
     # Attention of another kind may add terms that the one in float32 lacks, such as sinks.
     is_replaceable = policy.model.config._attn_implementation == "sdpa"
@@ -123,9 +123,9 @@ def _loaded(folder: Path, world: World, *, frozen: bool, dtype: torch.dtype, lor
 def _load(folder: Path, world: World, *, frozen: bool, dtype: torch.dtype, lora: Lora) -> Policy:
     if world.size == 1:
         model, _ = load_model(folder, WEIGHTS)
-        return _prepared(model.to(world.device), folder, frozen=frozen, shared=False, dtype=dtype, lora=lora)
+        return _prepare(model.to(world.device), folder, frozen=frozen, shared=False, dtype=dtype, lora=lora)
     model, weights = model_to_shard(folder, WEIGHTS, world)
-    policy = _prepared(model, folder, frozen=frozen, shared=not frozen, dtype=dtype, lora=lora)
+    policy = _prepare(model, folder, frozen=frozen, shared=not frozen, dtype=dtype, lora=lora)
     _shard_policy(policy, _mesh_of(world), world)
     if weights is not None:
         read_weights(model, weights)
@@ -141,7 +141,7 @@ def _mesh_of(world: World) -> DeviceMesh:
     )
 
 
-def _prepared(
+def _prepare(
     model: PreTrainedModel, folder: Path, *, frozen: bool, shared: bool, dtype: torch.dtype, lora: Lora
 ) -> Policy:
     module = tower_module(model)
@@ -228,9 +228,9 @@ def _recomputed(layer: _OwnForward, /, *inputs: Any, **options: Any) -> Any:
     if not torch.is_grad_enabled():
         return layer(*inputs, **options)
     cast = {name: each for name, each in layer.named_parameters() if not isinstance(each, torch.nn.Parameter)}
-    compute = partial(_with_weights, layer, cast) if cast else layer
+    compute = partial(_compute_with, layer, cast) if cast else layer
     return checkpoint(compute, *inputs, use_reentrant=False, preserve_rng_state=False, **options)
 
 
-def _with_weights(layer: _OwnForward, weights: Mapping[str, torch.Tensor], /, *inputs: Any, **options: Any) -> Any:
+def _compute_with(layer: _OwnForward, weights: Mapping[str, torch.Tensor], /, *inputs: Any, **options: Any) -> Any:
     return functional_call(layer, dict(weights), inputs, options)

@@ -112,7 +112,7 @@ class StepSampler:
                 cut_off = self.agent.run(groups.run(groups_of(wanted, self._sampling)))
                 self._add_groups(attempts, full, cut_off, sampled, step)
             attempts.rounds += 1
-        rollouts = self._rollouts(step, attempts)
+        rollouts = self._select_rollouts(step, attempts)
         clock.lap("rollout")
         if self.teacher is not None:
             rollouts = self.teacher.score(rollouts)
@@ -130,7 +130,7 @@ class StepSampler:
         if self.teacher is not None:
             self.teacher.engine.interrupt()
 
-    def _rollouts(self, step: int, attempts: _Attempts) -> Rollouts:
+    def _select_rollouts(self, step: int, attempts: _Attempts) -> Rollouts:
         """Select the groups of the batch, and retire their prompts where training.retire_at asks for it."""
         graded = attempts.graded
         used = used_groups(graded, self.training, step)

@@ -130,7 +130,7 @@ def _require_whole(saved: SavedState) -> None:
 
 def _set_aside(states: Sequence[SavedState], fault: str, whole: SavedState | None) -> None:
     """Rename unusable states, newest first, and report it: their files stay for inspection, and they no longer count as states."""
-    newest, *others = [_renamed(saved) for saved in states]
+    newest, *others = [_rename(saved) for saved in states]
     which = f"The state of step {states[0].step} cannot be used, as {fault}: it is kept as {newest}"
     if others:
         which = (
@@ -143,7 +143,7 @@ def _set_aside(states: Sequence[SavedState], fault: str, whole: SavedState | Non
     say(sentence)
 
 
-def _renamed(saved: SavedState) -> Path:
+def _rename(saved: SavedState) -> Path:
     names = (f"{_SET_ASIDE}{saved.folder.name}_{number}" for number in itertools.count(1))
     aside = next(path for path in map(saved.folder.with_name, names) if not os.path.lexists(path))
     saved.folder.rename(aside)
