@@ -77,6 +77,12 @@ class NoSignal:
 
     def __init__(self, params: Gates, *, seed: int, max_new_tokens: int) -> None:
         self._params = params
+        self._limits: dict[str, float | None] = {
+            "without_advantage": params.without_advantage,
+            "truncated": params.truncated,
+            "missing_answers": params.missing_answers,
+            "unverifiable": params.unverifiable,
+        }
         self._seed = seed
         self._max_new_tokens = max_new_tokens
         self._rows: dict[str, list[Mapping[str, float]]] = {each.count: [] for each in WATCHED}
@@ -84,7 +90,7 @@ class NoSignal:
     def count(self, metrics: Mapping[str, float]) -> dict[str, float]:
         """Return the metrics of the next step with its counts: for each watched share, the steps in a row above its limit."""
         for each in WATCHED:
-            row, limit = self._rows[each.count], self._limit(each)
+            row, limit = self._rows[each.count], self._limits[each.limit]
             self._rows[each.count] = [*row, metrics] if limit is not None and metrics[each.share] >= limit else []
         return {**metrics, **{name: float(len(row)) for name, row in self._rows.items()}}
 
@@ -106,12 +112,8 @@ class NoSignal:
         logger.warning(sentence)
         say(sentence)
 
-    def _limit(self, watched: Watched) -> float | None:
-        limit: float | None = getattr(self._params, watched.limit)
-        return limit
-
     def _sentence(self, watched: Watched, step: int) -> str:
-        row, limit = self._rows[watched.count], self._limit(watched)
+        row, limit = self._rows[watched.count], self._limits[watched.limit]
         start = f"train (seed {self._seed}), step {step}: for {len(row)} steps"
         if watched is NO_ADVANTAGE and limit == 1:
             return f"{start} no completion is better than another of its problem, so that nothing can be learned: {self._cause(row)}."
