@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 from tests.data.filters.problems import character_model, qwen3_model
 from tests.data.preparing import read_dropped, read_split
+from tests.everyday import everyday
 
 from dagrpo.checkpoints.tokenizers import load_tokenizer
 from dagrpo.data.card import Card
@@ -55,6 +56,7 @@ def dapo(data_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[P
     return folder, prepare("dapo", folder, Data(mirror=str(data_folder)), model=qwen3, evaluate=["aime_2024"])
 
 
+@pytest.mark.nightly
 def test_dapo_loses_its_repeats_and_its_conflicting_answers_and_holds_problems_out(dapo: tuple[Path, Card]) -> None:
     folder, card = dapo
     assert card.read == {"train": 17_917, "test": 0}
@@ -99,8 +101,7 @@ def test_aime_has_nothing_to_train_on(data_folder: Path, model: Path, tmp_path: 
 
 @pytest.mark.parametrize(
     "name",
-    ["gsm8k", "aime_2024", "aime_2025"]
-    + [pytest.param(name, marks=pytest.mark.nightly) for name in ("gsm8k_feedback", "gsm8k_sft", "dapo")],
+    everyday(["aime_2024"], ["gsm8k", "aime_2024", "aime_2025", "gsm8k_feedback", "gsm8k_sft", "dapo"]),
 )
 def test_a_task_declares_the_mean_tokens_of_its_prompts(name: str, data_folder: Path, tmp_path: Path) -> None:
     """Of train, or of the test split where there is no other."""

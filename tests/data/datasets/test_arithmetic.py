@@ -57,7 +57,9 @@ def test_each_level_looks_as_its_name_says(default: TaskRows) -> None:
         assert sum(term < 0 for term in terms) == (1 if kind.operator == "-" else 0)
 
 
-@pytest.mark.parametrize(("level", "distinct"), [("sum_1_digit", 55), ("sum_2_digit", 4095)])
+@pytest.mark.parametrize(
+    ("level", "distinct"), [("sum_1_digit", 55), pytest.param("sum_2_digit", 4095, marks=pytest.mark.nightly)]
+)
 def test_a_level_can_be_used_to_its_last_problem(level: Level, distinct: int) -> None:
     assert KINDS[level].distinct() == distinct
     problems = _load(distinct - 5, 5, level)

@@ -1,6 +1,5 @@
 """Prompt lengths in tokens: written to every problem, the long ones dropped, the rest described."""
 
-import itertools
 import subprocess
 import sys
 from dataclasses import replace
@@ -175,24 +174,25 @@ TEXTS = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("family", "system", "tools"),
-    [("tiny", "", ()), *itertools.product(["qwen3"], ["", "You are an expert."], [(), ("answer_check", "calculator")])],
-)
-def test_counts_equal_those_of_autotokenizer_and_render(
-    data_folder: Path, tmp_path: Path, family: str, system: str, tools: tuple[str, ...]
-) -> None:
+@pytest.mark.parametrize("family", ["tiny", "qwen3"])
+def test_counts_equal_those_of_autotokenizer_and_render(data_folder: Path, tmp_path: Path, family: str) -> None:
     folder = tmp_path / family
     folder = qwen3_model(data_folder, folder) if family == "qwen3" else character_model(folder)
     ours, theirs = load_tokenizer(folder), AutoTokenizer.from_pretrained(folder, local_files_only=True)
     assert type(ours) is type(theirs)
-    prompts = [task_row(text, system=system, tools=tools) for text in TEXTS]
-    schemas = function_schemas(tools, {})
-    expected = [render(theirs, prompt.prompt, schemas) for prompt in prompts]
-    texts = [rendered(ours, prompt, schemas) for prompt in prompts]
-    assert texts == [text for text, _ in expected]
-    assert count_tokens(ours, texts) == [len(token_ids) for _, token_ids in expected]
-    assert all(("calculator" in text) == ("calculator" in tools) for text in texts)
+    forms: list[tuple[str, tuple[str, ...]]] = [
+        ("", ()),
+        ("You are an expert.", ()),
+        ("You are an expert.", ("answer_check", "calculator")),
+    ]
+    for system, tools in forms if family == "qwen3" else forms[:1]:
+        prompts = [task_row(text, system=system, tools=tools) for text in TEXTS]
+        schemas = function_schemas(tools, {})
+        expected = [render(theirs, prompt.prompt, schemas) for prompt in prompts]
+        texts = [rendered(ours, prompt, schemas) for prompt in prompts]
+        assert texts == [text for text, _ in expected]
+        assert count_tokens(ours, texts) == [len(token_ids) for _, token_ids in expected]
+        assert all(("calculator" in text) == ("calculator" in tools) for text in texts)
 
 
 def test_more_texts_than_a_chunk_are_all_counted_in_order() -> None:
