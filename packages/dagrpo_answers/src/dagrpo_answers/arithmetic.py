@@ -2,13 +2,10 @@
 
 `parse` reads whole numbers, + - * / and parentheses; `parse_calculation` also decimals, thousands with commas, and powers.
 An expression is parsed in linear time without recursion, and evaluated on demand. Floor division, percentages,
-functions and names are not read. A product of many long numbers is long: check the numbers before `value`, or call
-`bounded_value`.
+functions and names are not read.
 """
 
-import operator
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -17,12 +14,6 @@ LONGEST = 1000  # characters of an expression
 _TOKEN = re.compile(r"\s*+([0-9]{1,30}+(?![0-9.])|[-+*/()])")
 _NUMBER = r"(?:[0-9]{1,3}(?:,[0-9]{3}){1,10}+|[0-9]{1,30}+)(?:\.[0-9]{1,30}+)?+|\.[0-9]{1,30}+"
 _CALCULATION = re.compile(rf"\s*+((?:{_NUMBER})(?![0-9.,])|\*\*|[-+*/^()])")
-_APPLY: dict[str, Callable[[Fraction, Fraction], Fraction]] = {
-    "+": operator.add,
-    "-": operator.sub,
-    "*": operator.mul,
-    "/": operator.truediv,
-}
 _PRECEDENCE = {"+": 1, "-": 1, "*": 2, "/": 2, "negate": 3, "^": 4}
 _OPERATORS = {"+": "+", "-": "-", "*": "*", "/": "/", "^": "^", "**": "^"}
 _RELEASES = {**_PRECEDENCE, "^": 5}  # 2^3^2 is 2^(3^2)
@@ -38,19 +29,6 @@ class Expression:
     def numbers(self) -> list[int]:
         """Return the whole numbers of the expression, in the order of writing."""
         return [step for step in self.steps if isinstance(step, int)]
-
-    def value(self) -> Fraction:
-        """Return the value. Raises ZeroDivisionError for a division by zero."""
-        stack: list[Fraction] = []
-        for step in self.steps:
-            if not isinstance(step, str):
-                stack.append(Fraction(step))
-            elif step == "negate":
-                stack.append(-stack.pop())
-            else:
-                right = stack.pop()
-                stack.append(_APPLY[step](stack.pop(), right))
-        return stack.pop()
 
     def bounded_value(self, bits: int) -> int | Fraction:
         """Return the value, a whole one as int.

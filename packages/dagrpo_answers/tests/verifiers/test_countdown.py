@@ -86,7 +86,7 @@ def test_an_expression_has_the_value_that_exact_fractions_give(text: str) -> Non
     expression = arithmetic.parse(text)
     assert expression is not None
     try:
-        value = expression.value()
+        value = expression.bounded_value(1 << 14)
     except ZeroDivisionError:
         return
     assert value == _value(text)[0]
