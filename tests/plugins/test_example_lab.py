@@ -65,7 +65,7 @@ def test_code_identity_starts_at_what_is_selected() -> None:
         "task": ["example_lab.tasks"],
         "verifier": ["example_lab.verifiers"],
         "scorer": [],
-        "component": ["dagrpo.rewards.components.accuracy", "example_lab.rewards"],
+        "component": ["dagrpo.rewards.components.answers", "example_lab.rewards"],
         "advantage": ["example_lab.advantages"],
         "loss": ["example_lab.losses"],
         "correction": ["dagrpo.algorithms.corrections.importance_weights"],

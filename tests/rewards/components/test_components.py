@@ -11,7 +11,8 @@ from tests.rewards.attempts import attempt
 from dagrpo.core.errors import UserError
 from dagrpo.core.trajectory import GradedTrajectory
 from dagrpo.core.types import CallStatus, Score, ToolCall
-from dagrpo.rewards.components import COMPONENTS, overlong, value_of
+from dagrpo.rewards.components import COMPONENTS, value_of
+from dagrpo.rewards.components.lengths import Overlong
 from dagrpo.rollout.config import Rollout
 from dagrpo_answers.verifier import Verdict
 
@@ -91,9 +92,9 @@ def test_effort_with_a_weight_of_one_is_the_published_shaping_of_retool(turns: i
 
 def test_an_overlong_penalty_that_leaves_no_length_free_is_refused() -> None:
     rollout = Rollout(max_new_tokens=20)
-    overlong.Config(buffer=19).check(rollout)
+    Overlong(buffer=19).check(rollout)
     with pytest.raises(UserError, match=r"overlong.buffer is 20, .* lower it below rollout.max_new_tokens \(20\)"):
-        overlong.Config(buffer=20).check(rollout)
+        Overlong(buffer=20).check(rollout)
 
 
 def _calling(calls: Sequence[ToolCall]) -> GradedTrajectory:

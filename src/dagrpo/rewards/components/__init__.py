@@ -1,4 +1,4 @@
-"""Components of a reward: one file each, with Config and COMPONENT.
+"""Components of a reward, each with its parameters: one file, or one for a family.
 
 A component reads a trajectory and its verdict; its reward is still 0. Verifiers extract and compare answers (verifiers/).
 """
@@ -118,6 +118,11 @@ COMPONENTS: Plugins[Component[Any]] = Plugins(
     group="dagrpo.components",
     key="reward.components",
     kind=Component,
+    families={
+        "answers": ("accuracy", "format", "passed_tests", "reported"),
+        "lengths": ("overlong", "turn_limit"),
+        "tool_use": ("repeated_call", "successful_call", "tool_calls", "tool_effort"),
+    },
 )
 
 

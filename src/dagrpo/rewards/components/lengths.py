@@ -1,4 +1,4 @@
-"""overlong: DAPO's soft overlong punishment (arXiv:2503.14476, equation 13)."""
+"""Components of a trajectory's length: penalties for long turns, and for using up all turns or tokens."""
 
 from typing import Annotated, Protocol
 
@@ -17,7 +17,8 @@ class Turns(Protocol):
     def max_new_tokens(self) -> int: ...
 
 
-class Config(Weighted):
+# DAPO's soft overlong punishment (arXiv:2503.14476, equation 13).
+class Overlong(Weighted):
     """0 to -1 over the last tokens of a turn before rollout.max_new_tokens (DAPO)."""
 
     buffer: Annotated[int, Field(ge=1, le=MOST_TOKENS)] = Field(
@@ -33,7 +34,7 @@ class Config(Weighted):
             )
 
 
-def overlong(graded: GradedTrajectory, config: Config) -> float:
+def overlong(graded: GradedTrajectory, config: Overlong) -> float:
     """Return 0 up to max_new_tokens - buffer tokens, -1 from the maximum on, linear in between, for the longest turn.
 
     max_new_tokens limits a turn, and a turn cut off there ends the attempt, so that each turn is measured by itself. Gamed
@@ -43,4 +44,16 @@ def overlong(graded: GradedTrajectory, config: Config) -> float:
     return max(-1.0, min(0.0, (allowed - graded.trajectory.longest_turn) / config.buffer))
 
 
-COMPONENT = Component(config=Config, function=overlong, limits=lambda config: (-1.0, 0.0))
+OVERLONG = Component(config=Overlong, function=overlong, limits=lambda config: (-1.0, 0.0))
+
+
+class TurnLimit(Weighted):
+    """-1 if rollout.agent.max_turns or max_tokens ended the attempt, else 0."""
+
+
+def turn_limit(graded: GradedTrajectory, config: TurnLimit) -> float:
+    """Return -1 or 0. Gamed by giving up early: any answer in the first turn escapes it, so pay wrong answers no more than this."""
+    return -float(graded.trajectory.stop_reason in ("max_turns", "max_tokens"))
+
+
+TURN_LIMIT = Component(config=TurnLimit, function=turn_limit, limits=lambda config: (-1.0, 0.0))
