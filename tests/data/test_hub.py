@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dagrpo.data import source as sources
-from dagrpo.data.datasets import aime, gsm8k, openmath
+from dagrpo.data.datasets import aime, gsm8k, mathematics
 from dagrpo.data.task import TASKS, get_task
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ def test_files_that_are_not_needed_are_not_downloaded(tmp_path: Path, serve_hub:
     names = [f"data/train-0000{i}-of-00003.parquet" for i in range(3)]
     parts = [[{"problem": f"Find {i}{j}.", "expected_answer": "1"} for j in range(3)] for i in range(3)]
     files = {name: _parquet([dict(row) for row in part]) for name, part in zip(names, parts, strict=True)}
-    stand_in = serve_hub(openmath.SOURCE.repository, openmath.SOURCE.revision, files)
+    stand_in = serve_hub(mathematics.OPENMATH.repository, mathematics.OPENMATH.revision, files)
     loaded = _load("openmath", tmp_path, stand_in.address)
     assert loaded["questions"]["train"] == ["Find 00.", "Find 01.", "Find 02.", "Find 10."]  # 3 and 1 held out
     assert list(loaded["files"]) == names[:2]

@@ -14,8 +14,8 @@ from tests.data.preparing import mirror_of
 from dagrpo.core.errors import UserError
 from dagrpo.core.types import Row
 from dagrpo.data.config import Data
-from dagrpo.data.datasets import countdown, gpqa
-from dagrpo.data.datasets.math import INSTRUCTION, math_problem
+from dagrpo.data.datasets import choices, countdown
+from dagrpo.data.datasets.mathematics import INSTRUCTION, math_problem
 from dagrpo.data.raw_row import RawRow
 from dagrpo.data.reading import COPIES_BATCH_ROWS
 from dagrpo.data.task import TaskRows, get_task
@@ -207,7 +207,7 @@ def test_gpqa_shuffles_the_choices_by_the_question_alone(tmp_path: Path) -> None
     assert f"({row.ground_truth}) right\n" in row.prompt[0]["content"] + "\n"
     assert _row(tmp_path, "gpqa", files) == row
     rows = [RawRow(file="f", number=n, fields={**GPQA, "Question": f"{n}?"}) for n in range(200)]
-    drawn = [gpqa.to_row(row).ground_truth for row in rows]
+    drawn = [choices.gpqa_question(row).ground_truth for row in rows]
     assert all(30 < drawn.count(letter) < 70 for letter in "ABCD")
 
 

@@ -1,4 +1,4 @@
-"""One file per data set. Each offers TASKS, and task.py finds them."""
+"""One file per kind of data set, which offers TASKS to task.py."""
 
 # Tasks of the packages beside dagrpo: what pip installs for one.
 PACKAGED = {

@@ -1,4 +1,4 @@
-"""Components of a reward, each with its parameters: one file, or one for a family.
+"""Components of a reward, each with its parameters.
 
 A component reads a trajectory and its verdict; its reward is still 0. Verifiers extract and compare answers (verifiers/).
 """

@@ -1,4 +1,4 @@
-"""Components of what is found of the answer: its verdict, its form, its parts, a report."""
+"""Components of the answer: verdict, form, parts, and report."""
 
 from collections.abc import Mapping
 

@@ -1,4 +1,4 @@
-"""Components of a trajectory's length: penalties for long turns, and for using up all turns or tokens."""
+"""Penalties for long turns, and for using up turns or tokens."""
 
 from typing import Annotated, Protocol
 

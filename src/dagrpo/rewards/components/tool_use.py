@@ -1,4 +1,4 @@
-"""Components of a trajectory's tool calls: shares, credits, and a penalty for repeating one."""
+"""Components of tool calls: credits, a share, a penalty for repeats."""
 
 import json
 from typing import Annotated
