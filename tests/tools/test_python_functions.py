@@ -44,14 +44,19 @@ def test_a_function_is_called_with_its_arguments_and_what_is_no_text_is_json() -
     assert _called("later", number=4) == '{"doubled": 8}', "an asynchronous one is awaited"
 
 
-def test_what_a_function_raises_is_its_answer_unless_it_says_that_the_policy_has_no_part_in_it() -> None:
-    for function, arguments, words in (
+@pytest.mark.parametrize(
+    ("function", "arguments", "words"),
+    [
         ("area", {"width": -1}, r"^ValueError: a side is negative$"),
         ("leave", {}, r"^SystemExit: 3$"),
         ("alarmed", {}, "signal only works in main thread"),
-    ):
-        with pytest.raises(ToolFailure, match=words):
-            _called(function, **arguments)
+    ],
+)
+def test_what_a_function_raises_is_its_answer_unless_it_says_that_the_policy_has_no_part_in_it(
+    function: str, arguments: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(ToolFailure, match=words):
+        _called(function, **arguments)
     with pytest.raises(InfrastructureFailure, match="the database is gone"):
         _called("broken")
 
