@@ -79,7 +79,7 @@ async def test_a_program_that_writes_much_to_stderr_fills_no_disk(
     monkeypatch.setattr(mcp_tool, "MOST_LOG_BYTES", 10_000)
     monkeypatch.setattr(mcp_tool, "SECONDS_BETWEEN_LOOKS", 0.02)
     async with TOOL.open(Config(command=SERVER), ToolPlace(folder=tmp_path, passages=None)) as tool:
-        for _ in range(5):
+        for _ in range(3):
             await _told(tool, "chat", characters=50_000)
             await asyncio.sleep(0.2)
             assert (tmp_path / "mcp.log").stat().st_size <= 10_000
@@ -87,12 +87,13 @@ async def test_a_program_that_writes_much_to_stderr_fills_no_disk(
 
 @pytest.mark.anyio
 async def test_a_line_that_is_too_long_is_an_error_of_the_call_and_the_next_call_has_a_new_server(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("dagrpo_agents.mcp_transport.MOST_BYTES", 1 << 20)
     async with TOOL.open(Config(command=SERVER), ToolPlace(folder=tmp_path, passages=None)) as tool:
         failure = await asyncio.wait_for(_told(tool, "flood"), 30)
         assert failure.startswith("InfrastructureFailure"), failure
-        assert failure.endswith("stdio_server.py answered with more than 8388608 bytes in a call of flood."), failure
+        assert failure.endswith("stdio_server.py answered with more than 1048576 bytes in a call of flood."), failure
         assert await _told(tool, "add", a=1, b=1) == "2"
 
 
@@ -162,7 +163,8 @@ for line in sys.stdin:""",
 )
 
 
-def test_the_tools_of_all_pages_are_offered_and_a_list_without_end_is_refused() -> None:
+def test_the_tools_of_all_pages_are_offered_and_a_list_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mcp_tool, "MOST_TOOLS", 100)
     config = Config(command=[sys.executable, "-c", PAGED.replace("PAGES", "3")])
     assert [function.name for function in TOOL.functions(config)] == ["say_0", "say_1", "say_2"]
     with pytest.raises(UserError, match="does not say what it offers"):
