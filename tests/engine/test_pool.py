@@ -124,9 +124,10 @@ DEATH = "The SGLang server died (killed by signal 9): log.txt"
 
 @pytest.mark.parametrize(("death", "told"), [(None, "cannot be reached"), (DEATH, "killed by signal 9")])
 def test_when_one_of_several_servers_dies_its_sessions_go_on_at_the_others(
-    serve: Serve, pool_of: MakePool, death: str | None, told: str
+    serve: Serve, pool_of: MakePool, death: str | None, told: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whether it runs elsewhere, or is one of our own, whose death is known."""
+    """Whether its death is known or not."""
+    monkeypatch.setattr("dagrpo.engine.http.DIAGNOSIS_SECONDS", 0.2)
     alive, dying = serve(), serve()
     pool = pool_of(at(alive), at(dying, diagnose=lambda: death))
     dying.stop()
