@@ -91,7 +91,7 @@ def resolved(case: dict[str, Any]) -> dict[str, Any]:
         except (Exception, SystemExit) as error:  # noqa: BLE001  whatever it is, it is the answer
             return {"refused": f"{type(error).__name__}: {error}"}
         decided = args.resolved_dict()
-    graphs = {"largest_graph": decided["cuda_graph_config"].decode.max_bs}
+    graphs = {"largest_graph": decided["cuda_graph_config"]["decode"]["max_bs"]}
     return {name: decided[name] for name in SHOWN} | graphs | {name: os.environ.get(name) for name in EXPORTED}
 
 
