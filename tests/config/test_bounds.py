@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from tests.everyday import everyday
 
 from dagrpo.config.schema import Params, all_keys, parse
 from dagrpo.core.errors import UserError
@@ -90,7 +91,7 @@ def _refusal(key: str, value: Any) -> str:
     return ""
 
 
-@pytest.mark.parametrize("value", _HOSTILE, ids=reprlib.repr)
+@pytest.mark.parametrize("value", everyday(_HOSTILE[:1], _HOSTILE), ids=reprlib.repr)
 def test_no_key_takes_what_is_beyond_all_bounds(value: object) -> None:
     """Free mappings apart, which take a small one."""
     refusals = {key: _refusal(key, value) for key in all_keys()}

@@ -78,5 +78,6 @@ def test_a_mistake_in_the_table_is_refused_with_its_line(column: str, text: str,
         composed([cells[0]], tmp_path)
 
 
+@pytest.mark.nightly
 def test_the_page_is_the_one_that_the_table_gives() -> None:
     assert (ROOT / "docs/scripts.md").read_text() == scripts_page(PRESETS), "run `dagrpo generate`"

@@ -30,32 +30,25 @@ def _ending(name: str, attempt: int = 1, rank: int = 0) -> FailureReport:
     return FailureReport(stage, 3, Path("logs/x.log"), attempt, rank)
 
 
-def test_a_process_that_is_stopped_because_another_failed_does_not_hide_the_failure(
+def test_the_cause_of_an_end_is_told_and_a_stop_only_where_nothing_has_failed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    _ending("train", rank=1).record(Kind.MISTAKE, "memory is full.")
-    _ending("train").record_stop()
-    earlier = _ending("train").earlier()
-    assert earlier is not None
-    assert (earlier.kind, earlier.sentence, earlier.log) == ("mistake", "memory is full.", "logs/x.rank_1.log")
-
-
-def test_only_rank_0_tells_of_a_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
     _ending("train", rank=1).record_stop()
-    assert _ending("train").earlier() is None
-
-
-def test_a_stop_after_a_crash_is_a_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    _ending("train").record_crash("it ended with signal 9.")
+    assert _ending("train").earlier() is None, "rank 0 tells of a stop"
+    _ending("train").record_stop()
+    assert _ending("train").record_crash("it ended with exit code 1.").kind == "crash", "which had the others stopped"
     with progress("train", 9) as bar:
         bar.advance(2)
     _ending("train", attempt=2).record_stop()
     earlier = _ending("train").earlier()
     assert earlier is not None
     assert (earlier.kind, earlier.step, earlier.what) == ("stopped", 2, "train, seed 3")
+    _ending("train", attempt=3, rank=1).record(Kind.MISTAKE, "memory is full.")
+    _ending("train", attempt=3).record_stop()
+    earlier = _ending("train").earlier()
+    assert earlier is not None
+    assert (earlier.kind, earlier.sentence, earlier.log) == ("mistake", "memory is full.", "logs/x.rank_1.log")
 
 
 def test_a_stop_of_a_later_attempt_before_its_work_is_the_stop_of_that_attempt(
@@ -73,11 +66,3 @@ def test_a_stop_of_a_later_attempt_before_its_work_is_the_stop_of_that_attempt(
     earlier = _ending("train").earlier()
     assert earlier is not None
     assert (earlier.kind, earlier.attempt) == ("stopped", 2)
-
-
-def test_a_stop_that_ends_all_processes_of_a_crash_is_the_crash(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    _ending("train").record_stop()
-    assert _ending("train").record_crash("it ended with exit code 1.").kind == "crash"

@@ -69,11 +69,26 @@ def test_what_other_rules_have_found_in_a_file_is_looked_for_again(
     identity._parsed_before.cache_clear()
 
 
-def test_an_import_for_type_checkers_alone_is_not_followed(lab: Path) -> None:
-    lines = "import typing\nif typing.TYPE_CHECKING:\n    import some_lab.other\nelse:\n    import some_lab.deep\n"
-    (lab / "losses.py").write_text(lines)
+CHAIN = "".join(f"elif loss == {number}:\n    pass\n" for number in range(900))
+FOR_CHECKERS = "import typing\nif typing.TYPE_CHECKING:\n    import some_lab.other\nelse:\n    import some_lab.deep\n"
+
+
+@pytest.mark.parametrize(
+    ("losses", "found"),
+    [
+        (FOR_CHECKERS, {"losses.py", "deep.py"}),
+        (f"if loss == -1:\n    pass\n{CHAIN}else:\n    from . import deep\n", {"losses.py", "deep.py"}),
+    ],
+    ids=["for type checkers", "at the end of a long chain of branches"],
+)
+def test_every_import_is_followed_but_one_for_type_checkers_also_in_a_folder_without_an_init_file(
+    losses: str, found: set[str], lab: Path
+) -> None:
+    (lab / "losses.py").write_text(losses)
+    (lab / "__init__.py").unlink()
+    importlib.invalidate_caches()
     files = code_of("dagrpo.pipeline.stages.score", ["some_lab.losses"])
-    assert {Path(file).name for file in files if Path(file).is_absolute()} == {"__init__.py", "losses.py", "deep.py"}
+    assert {Path(file).name for file in files if Path(file).is_absolute()} == found
 
 
 def test_an_edit_changes_the_digest_and_an_edit_elsewhere_does_not(lab: Path) -> None:
@@ -124,13 +139,6 @@ def test_a_long_chain_of_branches_has_one_digest_at_any_depth_of_calls() -> None
         return digest_of_code(OWN, chain.encode()) if levels == 0 else deep(levels - 1)
 
     assert deep(0) == deep(600) != digest_of_code(OWN, chain.replace("899", "900").encode())
-
-
-def test_a_folder_without_an_init_file_has_code_too(lab: Path) -> None:
-    (lab / "__init__.py").unlink()
-    importlib.invalidate_caches()
-    files = code_of("dagrpo.pipeline.stages.score", ["some_lab.losses"])
-    assert {Path(file).name for file in files if Path(file).is_absolute()} == {"losses.py", "helpers.py", "deep.py"}
 
 
 def test_a_template_that_a_file_names_is_code_and_so_is_what_it_includes(lab: Path) -> None:
@@ -198,12 +206,6 @@ def test_another_task_that_is_evaluated_is_code_of_training_only_if_its_problems
     assert with_it == {"prepare", "sample"}
     assert calculator in code_files(answered, all_stages()["train"])
     assert calculator not in code_files(answered, all_stages()["sft"])
-
-
-def test_imports_at_the_end_of_a_long_chain_of_branches_are_found(lab: Path) -> None:
-    chain = "".join(f"elif loss == {number}:\n    pass\n" for number in range(900))
-    (lab / "losses.py").write_text(f"if loss == -1:\n    pass\n{chain}else:\n    from . import helpers\n")
-    assert str(lab / "helpers.py") in code_of("dagrpo.pipeline.stages.score", ["some_lab.losses"])
 
 
 def test_the_packages_of_the_project_are_code_of_the_stages_that_use_them() -> None:

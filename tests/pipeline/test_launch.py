@@ -13,6 +13,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from tests.everyday import everyday
 from tests.listening import beyond_loopback, open_sockets
 
 from dagrpo.core.errors import UserError
@@ -66,14 +67,13 @@ def test_every_process_gets_its_rank_and_the_arguments_as_they_are(
     ("rank", "how", "ended", "said"),
     [
         ("1", "killed", 1, "train.py: rank 1 of 2 ended with SIGKILL, which it was sent (SIGKILL: often by a system "),
-        ("1", "recorded", 1, "train.py: rank 1 of 2 ended with exit code 1: RuntimeError: a bug"),
-        pytest.param("0", "mistaken", 65, "train: a sentence.", marks=pytest.mark.nightly),
-        pytest.param(
-            "1",
-            "silent",
-            3,
-            "train.py: rank 1 of 2 ended with exit code 3: its log, beside that of the stage, says why.",
-            marks=pytest.mark.nightly,
+        *everyday(
+            [],
+            [
+                ("1", "recorded", 1, "train.py: rank 1 of 2 ended with exit code 1: RuntimeError: a bug"),
+                ("0", "mistaken", 65, "train: a sentence."),
+                ("1", "silent", 3, "train.py: rank 1 of 2 ended with exit code 3: its log, beside that of the stage,"),
+            ],
         ),
     ],
 )
@@ -84,7 +84,8 @@ def test_a_failure_ends_all_and_is_one_sentence(rank: str, how: str, ended: int,
     assert lines[0].startswith(said)
 
 
-@pytest.mark.parametrize("node", ["0", pytest.param("1", marks=pytest.mark.nightly)])
+@pytest.mark.nightly
+@pytest.mark.parametrize("node", ["0", "1"])
 def test_a_signal_ends_a_node_that_waits_for_others(node: str, tmp_path: Path) -> None:
     address = f"127.0.0.1:{free_port('127.0.0.1')}"
     command = [sys.executable, "-m", "dagrpo.pipeline.launch", "--nodes", "2", "--node", node, "--address", address]

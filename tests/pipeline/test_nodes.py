@@ -185,7 +185,7 @@ def test_srun_runs_a_task_on_each_node_until_all_have_ended_or_one_fails(
         assert process.wait(200) != 0
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_outside_slurm_a_script_starts_the_other_nodes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -201,7 +201,7 @@ def test_outside_slurm_a_script_starts_the_other_nodes(
     assert not [*nodes.LAUNCHES.iterdir()]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_signal_to_all_nodes_ends_the_first_last(tmp_path: Path) -> None:
     """A task that fails would have `srun` kill the first one, which still saves its state."""
     port = free_port("127.0.0.1")

@@ -10,24 +10,14 @@ from dagrpo.core.errors import UserError
 from dagrpo.pipeline.override_runs import cell_runs, override_run
 
 
-def test_the_experiment_of_the_file_overrides_nothing() -> None:
-    run = override_run(Params(), Params())
-    assert (run.folder, dict(run.overrides)) == ("arithmetic_tiny", {})
-
-
-def test_runtime_overrides_nothing() -> None:
-    faster = parse({"runtime": {"training": {"processes": 4, "micro_batch_size": 2}}})
-    assert not override_run(faster, Params()).overrides
-
-
-def test_an_override_run_has_a_folder_of_its_own_and_lists_its_values() -> None:
-    run = override_run(parse({"training": {"steps": 3}}), Params())
-    assert run.overrides == {"training.steps": 3}
-    name, _, digest = run.folder.partition("~")
-    assert (name, len(digest)) == ("arithmetic_tiny", 8)
-
-
 def test_the_same_values_give_the_same_folder_and_others_another() -> None:
+    run = override_run(parse({"training": {"steps": 3}}), Params())
+    name, _, digest = run.folder.partition("~")
+    assert (name, len(digest), run.overrides) == ("arithmetic_tiny", 8, {"training.steps": 3})
+    faster = parse({"runtime": {"training": {"processes": 4, "micro_batch_size": 2}}})
+    for nothing in (Params(), faster):
+        run = override_run(nothing, Params())
+        assert (run.folder, dict(run.overrides)) == ("arithmetic_tiny", {})
     one, same, other = (override_run(parse({"training": {"steps": steps}}), Params()).folder for steps in (3, 3, 4))
     assert one == same != other
     edited = parse({"training": {"steps": 3}, "sft": {"steps": 1}})

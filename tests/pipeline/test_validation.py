@@ -89,16 +89,17 @@ def test_an_unknown_task_is_told_together_with_the_other_mistakes() -> None:
     assert key == "params.yaml: unknown key `training.setps`: the nearest known key is `training.steps`."
 
 
-def test_a_task_that_is_listed_beside_its_misspelling_is_not_called_listed_twice() -> None:
+@pytest.mark.parametrize(
+    "experiment",
+    [
+        {"train": "gsm9k", "evaluate": ["gsm8k"], "tasks": ["gsm8k", "gsm9k"]},
+        {"train": "no_such_module.TASK", "evaluate": ["no_such_module.TASK"], "tasks": ["no_such_module.TASK"]},
+    ],
+    ids=["listed beside its misspelling", "an import path that fails"],
+)
+def test_an_unknown_task_is_one_sentence(experiment: dict[str, object]) -> None:
     with pytest.raises(UserError) as told:
-        parse_with_tasks({"experiment": {"train": "gsm9k", "evaluate": ["gsm8k"], "tasks": ["gsm8k", "gsm9k"]}})
-    assert len(str(told.value).splitlines()) == 1
-
-
-def test_an_import_path_that_fails_is_told_alone() -> None:
-    name = "no_such_module.TASK"
-    with pytest.raises(UserError) as told:
-        parse_with_tasks({"experiment": {"train": name, "evaluate": [name], "tasks": [name]}})
+        parse_with_tasks({"experiment": experiment})
     assert len(str(told.value).splitlines()) == 1
 
 

@@ -44,12 +44,18 @@ def test_the_lock_is_the_one_whose_torch_is_installed(tmp_path: Path) -> None:
     assert tags["environment.sha256"] == hashlib.sha256((tmp_path / "requirements/gpu.lock").read_bytes()).hexdigest()
 
 
-def test_a_process_is_gone_when_it_has_ended_or_its_number_is_used_again() -> None:
+def test_a_process_is_gone_when_it_has_ended_also_before_it_is_waited_for_or_its_number_is_used_again() -> None:
     me = Process.current()
     assert not me.is_gone
-    assert replace(me, started=me.started - 60).is_gone
-    assert replace(me, boot="another boot").is_gone
-    assert replace(me, pid=2**22 + 1).is_gone
+    others = (replace(me, started=me.started - 60), replace(me, boot="another boot"), replace(me, pid=2**22 + 1))
+    assert all(other.is_gone for other in others)
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    process = Process.running(child.pid)
+    before = process.is_gone
+    child.kill()
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # it has ended, and nobody has asked how
+    assert (before, process.is_gone) == (False, True)
+    child.communicate()
 
 
 def test_a_process_lives_on_when_the_clock_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,13 +65,3 @@ def test_a_process_lives_on_when_the_clock_is_set(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("psutil._pslinux.BOOT_TIME", seconds, raising=False)
     assert psutil.Process().create_time() > time.time()
     assert not before.is_gone
-
-
-def test_a_process_that_has_ended_and_is_not_waited_for_is_gone() -> None:
-    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    process = Process.running(child.pid)
-    before = process.is_gone
-    child.kill()
-    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # it has ended, and nobody has asked how
-    assert (before, process.is_gone) == (False, True)
-    child.communicate()

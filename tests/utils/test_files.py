@@ -46,27 +46,23 @@ def test_a_folder_is_replaced_as_a_whole_and_what_a_killed_run_left_is_removed(t
 
 
 @pytest.mark.parametrize(
-    ("content", "words"), [(None, "is missing"), (b"{", "is not valid JSON"), (b"\xff", "is not valid JSON")]
+    ("name", "read", "content", "words"),
+    [
+        ("card.json", read_json, None, "is missing"),
+        ("card.json", read_json, b"{", "is not valid JSON"),
+        ("card.json", read_json, b"\xff", "is not valid JSON"),
+        ("train.parquet", read_parquet, None, "is missing"),
+        ("train.parquet", read_parquet, b"", "is not a readable"),
+        ("train.parquet", read_parquet, b"PAR1xx", "is not a readable"),
+    ],
 )
-def test_json_that_cannot_be_read_is_named_with_the_remedy(tmp_path: Path, content: bytes | None, words: str) -> None:
-    path = tmp_path / "card.json"
-    if content is not None:
-        path.write_bytes(content)
-    with pytest.raises(ValueError, match=rf"card.json {words}.*run the stage"):
-        read_json(path)
-
-
-@pytest.mark.parametrize(
-    ("content", "words"), [(None, "is missing"), (b"", "is not a readable"), (b"PAR1xx", "is not a readable")]
-)
-def test_parquet_that_cannot_be_read_is_named_with_the_remedy(
-    tmp_path: Path, content: bytes | None, words: str
+def test_a_file_that_cannot_be_read_is_named_with_the_remedy(
+    tmp_path: Path, name: str, read: Callable[[Path], object], content: bytes | None, words: str
 ) -> None:
-    path = tmp_path / "train.parquet"
     if content is not None:
-        path.write_bytes(content)
-    with pytest.raises(ValueError, match=rf"train.parquet {words}.*run the stage"):
-        read_parquet(path)
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(ValueError, match=rf"{name} {words}.*run the stage"):
+        read(tmp_path / name)
 
 
 FULL_DISK = """
@@ -200,7 +196,11 @@ def _large(path: Path) -> Path:
 
 
 @pytest.mark.usefixtures("without_reflinks")
-def test_a_large_file_is_shared_as_a_link_that_nobody_may_write_to(tmp_path: Path) -> None:
+def test_a_large_file_is_shared_as_a_link_that_nobody_may_write_to_and_a_small_one_as_a_copy(tmp_path: Path) -> None:
+    (tmp_path / "small").write_text("content")
+    share(tmp_path / "small", tmp_path / "other")
+    (tmp_path / "other").write_text("mine")
+    assert (tmp_path / "small").read_text() == "content"
     source = _large(tmp_path / "a")
     source.chmod(0o664)
     share(source, tmp_path / "b")
@@ -209,14 +209,6 @@ def test_a_large_file_is_shared_as_a_link_that_nobody_may_write_to(tmp_path: Pat
     write_text(tmp_path / "b", "replaced")
     assert source.read_bytes() == b"w" * FEWEST_LINKED
     assert stat.S_IMODE((tmp_path / "b").stat().st_mode) == 0o644
-
-
-@pytest.mark.usefixtures("without_reflinks")
-def test_a_small_file_is_shared_as_a_copy(tmp_path: Path) -> None:
-    (tmp_path / "a").write_text("content")
-    share(tmp_path / "a", tmp_path / "b")
-    (tmp_path / "b").write_text("mine")
-    assert (tmp_path / "a").read_text() == "content"
 
 
 @pytest.mark.parametrize("call", ["link", "chmod"])

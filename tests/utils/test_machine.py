@@ -59,21 +59,15 @@ def _taking(monkeypatch: pytest.MonkeyPatch, seconds: dict[str, float]) -> None:
     monkeypatch.setattr(machine, "_seconds", seconds.__getitem__)
 
 
-def test_the_slowest_of_several_types_gives_the_factor(monkeypatch: pytest.MonkeyPatch) -> None:
-    _taking(monkeypatch, {"float32": 1.0, "bfloat16": 2.0, "float16": 7.0})
+def test_the_slowest_of_several_types_gives_the_factor_and_a_fast_one_is_not_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert machine.times_as_long("bfloat16") > 0, "by a real product"
+    _taking(monkeypatch, {"float32": 1.0, "bfloat16": 1.4, "float16": 7.0})
     told = machine.warning({"training.dtype": "bfloat16", "sft.dtype": "float16"})
     assert told is not None
     assert "training.dtype (bfloat16) and sft.dtype (float16): a matrix product takes 7.0 times" in told
-
-
-def test_nothing_is_told_of_a_type_that_is_as_fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    _taking(monkeypatch, {"float32": 1.0, "bfloat16": 1.4})
     assert machine.warning(BOTH) is None
-
-
-def test_a_type_is_compared_with_float32_by_a_real_product() -> None:
-    assert machine.times_as_long("float32") > 0
-    assert machine.times_as_long("bfloat16") > 0
 
 
 @pytest.mark.parametrize(("rank", "device", "is_told"), [(0, "cpu", True), (1, "cpu", False), (0, "meta", False)])
@@ -86,33 +80,29 @@ def test_only_rank_zero_on_a_cpu_says_it(
     assert ("9.0 times as long" in capsys.readouterr().err) is is_told
 
 
-@pytest.mark.parametrize("stage", ["sft", "train"])
-@pytest.mark.parametrize(("processes", "threads"), [(1, 2), (2, 1), (4, 1)])
-def test_each_process_has_its_share_of_what_its_stage_declares(stage: str, processes: int, threads: int) -> None:
-    section = {"sft": "sft", "train": "training"}[stage]
-    runtime = Runtime.model_validate({section: {"processes": processes}})
+@pytest.mark.parametrize(
+    ("stage", "section", "threads", "cores"),
+    [
+        ("sft", {"sft": {"processes": 1}}, 2, 2),
+        ("sft", {"sft": {"processes": 4}}, 1, 4),
+        ("train", {"training": {"processes": 2}}, 1, 2),
+        ("train", {"training": {"processes": 1, "threads": 4}}, 4, 4),
+        ("train", {"training": {"processes": 2, "threads": 3}}, 3, 6),
+    ],
+)
+def test_each_process_has_its_share_of_threads_or_those_of_its_parameter(
+    stage: str, section: dict[str, object], threads: int, cores: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runtime = Runtime.model_validate(section)
     assert threads_of(all_stages()[stage], runtime) == threads
-
-
-@pytest.mark.parametrize(("processes", "threads", "cores"), [(1, 1, 1), (1, 4, 4), (2, 3, 6)])
-def test_training_computes_with_as_many_threads_as_its_parameter_says(processes: int, threads: int, cores: int) -> None:
-    runtime = Runtime.model_validate({"training": {"processes": processes, "threads": threads}})
-    stage = all_stages()["train"]
-    assert threads_of(stage, runtime) == threads
-    assert stage.needs(runtime).threads == cores
-
-
-def test_what_the_environment_says_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert all_stages()[stage].needs(runtime).threads == cores
     for name in machine.READ_BY_LIBRARIES:
         monkeypatch.setenv(name, "64")
-    machine.fix_threads(2)
-    assert {os.environ[name] for name in machine.READ_BY_LIBRARIES} == {"2"}
-
-
-def test_threads_of_a_process_group_are_those_it_is_given() -> None:
+    machine.fix_threads(threads)
+    assert {os.environ[name] for name in machine.READ_BY_LIBRARIES} == {str(threads)}
     before = torch.get_num_threads()
     try:
-        with process_group(3):
-            assert torch.get_num_threads() == 3
+        with process_group(threads):
+            assert torch.get_num_threads() == threads
     finally:
         torch.set_num_threads(before)

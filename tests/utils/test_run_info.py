@@ -9,7 +9,7 @@ import pytest
 from tests.pipeline.running import run_stage
 from tests.report.synthetic import make_experiment
 
-from dagrpo.report.times import circumstances, executions, write_times_page
+from dagrpo.report.times import circumstances, write_times_page
 from dagrpo.utils.files import read_json, write_json
 from dagrpo.utils.run_info import (
     Account,
@@ -81,6 +81,9 @@ def test_every_stage_leaves_one_beside_its_log(tmp_path: Path, monkeypatch: pyte
 def test_the_page_says_when_from_what_and_on_what(tmp_path: Path) -> None:
     path = provenance(tmp_path)
     hostile = replace(ACCOUNT, facts={**ACCOUNT.facts, "hardware.processor": "<script>\u202e"})
+    other = replace(ACCOUNT, stage="score", started="2026-01-03T00:00:00+00:00", facts={"hardware.cores": "8"})
+    told = dict(circumstances({path: ACCOUNT, Path("a/d/c"): other}))
+    assert (told["Date"], told["Cores"]) == ("2026-01-02 to 2026-01-03", "2, 8")
     page = write_times_page("tiny", [], tmp_path, {path: hostile})
     assert page is not None
     text = page.read_text()
@@ -93,34 +96,16 @@ def test_the_page_says_when_from_what_and_on_what(tmp_path: Path) -> None:
     assert "\u202e" not in text
 
 
-def test_what_differs_between_stages_is_told_of_each() -> None:
-    other = replace(ACCOUNT, stage="score", started="2026-01-03T00:00:00+00:00", facts={"hardware.cores": "8"})
-    accounts = {Path("a/b/c"): ACCOUNT, Path("a/d/c"): other}
-    told = dict(circumstances(accounts))
-    assert (told["Date"], told["Cores"]) == ("2026-01-02 to 2026-01-03", "2, 8")
-    assert [stage for stage, *_ in executions(accounts)] == ["train", "score"]
-    assert circumstances({}) == []
-
-
 CURVE = [
     {"reward/mean": 0.5, "timing/update_seconds": 2.0, "timing/rollout_seconds": 1.0, "timing/tokens_per_second": 9.0}
 ]
 
 
-@pytest.fixture
-def metrics(tmp_path: Path) -> Path:
-    write_parquet(tmp_path / "metrics.parquet", pa.table({"step": [1]}))
-    return tmp_path / "metrics.parquet"
-
-
-def test_they_are_read_as_they_were_written(tmp_path: Path, metrics: Path) -> None:
-    times = times_of(CURVE)
+def test_times_are_read_of_the_run_that_wrote_them_alone(tmp_path: Path) -> None:
+    metrics, times = tmp_path / "metrics.parquet", times_of(CURVE)
+    write_parquet(metrics, pa.table({"step": [1]}))
     write_times(tmp_path, metrics, times)
     assert read_times(tmp_path, metrics) == times
     assert step_seconds(times[0]) == 3.0
-
-
-def test_those_of_another_run_are_not_taken_for_ones_own(tmp_path: Path, metrics: Path) -> None:
-    write_times(tmp_path, metrics, times_of(CURVE))
     write_parquet(metrics, pa.table({"step": [2]}))
     assert read_times(tmp_path, metrics) is None

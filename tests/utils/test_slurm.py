@@ -62,9 +62,11 @@ def test_accounts_and_gpus_are_there_if_slurm_says_so(answers: Answers) -> None:
     assert not slurm.has_accounting()
     assert slurm.has_gpus() is False
     answers("sacct", "")
-    answers("sinfo", "(null)\ngpu:a100:4\n")
+    assert slurm.gpu_types() == []
+    answers("sinfo", "gpu:h100:8(S:0-1)\ngpu:a100:4,lustre:1\n(null)\n")
     assert slurm.has_accounting()
     assert slurm.has_gpus()
+    assert slurm.gpu_types() == ["a100", "h100"]
 
 
 def test_a_job_has_the_cores_that_slurm_gave_it_where_nothing_confines_it(

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from dvc.exceptions import ReproductionError
 from dvc.repo import Repo
+from tests.everyday import everyday
 
 from dagrpo.config.documents import params_yaml
 from dagrpo.config.schema import parse
@@ -48,10 +49,11 @@ def _generate(values: Mapping[str, Any]) -> None:
     generate(params)
 
 
-@pytest.mark.parametrize(("values", "file", "key"), CASES.values(), ids=CASES)
+@pytest.mark.parametrize("case", everyday(["a folder of pictures"], CASES))
 def test_a_raw_file_that_is_not_here_is_named_with_its_parameter(
-    values: Mapping[str, Any], file: str, key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    values, file, key = CASES[case]
     monkeypatch.chdir(tmp_path)
     path = _write(file)
     _generate(values)

@@ -45,14 +45,6 @@ def test_it_is_one_sentence_with_what_to_do(content: bytes) -> None:
 
 
 @pytest.mark.usefixtures("_in_an_empty_project")
-def test_a_whole_one_and_none_are_accepted() -> None:
-    require_readable_lock()
-    LOCK.write_text(WHOLE)
-    require_readable_lock()
-    assert not RAN.exists()
-
-
-@pytest.mark.usefixtures("_in_an_empty_project")
 def test_what_was_made_is_noted_to_be_recorded_anew_of_every_experiment_and_of_no_try() -> None:
     for experiment in ("one", "two", "two~0123abcd"):
         made = f"results/{experiment}/report/report.html"

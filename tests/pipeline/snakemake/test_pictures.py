@@ -1,15 +1,11 @@
 """Geometry3K's own rows through the whole DAG, on a tiny vision-language model with the real SGLang server."""
 
 import json
-import random
 import re
 import shutil
-import signal
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 from tests.pipeline.snakemake import clones
 
@@ -43,7 +39,6 @@ CHANGES = {
     "runtime": {"training": {"save_every": 1}},
     "evaluation": {"sampling": {"samples": 2, "max_new_tokens": 24}, "scoring": {"bootstrap_draws": 100}},
 }  # fmt: skip
-POLICY = f"{RUN}/policy/manifest.json"
 
 
 @pytest.fixture(scope="module")
@@ -130,29 +125,3 @@ def test_the_lineage_of_the_score_reaches_the_raw_rows(finished: Path) -> None:
     output = clones.run(finished, "dagrpo", "lineage", f"{RUN}/eval/{TASK}/trained/scores.json")
     for origin in (f"{TASK}/train.jsonl", f"{TASK}/test.jsonl", "export", "train", "sft", "prepare"):
         assert origin in output
-
-
-def test_training_that_is_killed_with_all_its_processes_goes_on_to_the_same_bytes(
-    finished: Path, tmp_path: Path
-) -> None:
-    folder = _untrained(finished, tmp_path / "killed")
-    step = random.SystemRandom().randrange(1, STEPS)
-    print("everything is killed after step", step)
-    process = clones.start(folder, "snakemake", "--cores", "all", POLICY)
-    clones.wait_for_step(folder, step)
-    for victim in clones.processes(folder):
-        with suppress(psutil.Error):
-            victim.kill()
-    assert process.wait(timeout=60) == -signal.SIGKILL
-    assert not (folder / POLICY).exists()
-    clones.run(folder, "snakemake", "--cores", "all", POLICY, timeout=3600)
-    assert clones.outputs(folder) == clones.outputs(finished)
-
-
-def _untrained(finished: Path, destination: Path) -> Path:
-    """A copy in which training has left nothing."""
-    folder = clones.copied(finished, destination)
-    for path in (folder / RUN / "policy", folder / RUN / "rollouts", *(folder / ".state").glob(f"{NAME}-*")):
-        shutil.rmtree(path)
-    (folder / RUN / "metrics.parquet").unlink()
-    return folder

@@ -144,7 +144,7 @@ def test_another_snakefile_has_the_rules_as_a_module(place: str, site: Path, tmp
     assert NOTHING in _run(tmp_path, path, "snakemake", "--cores", "2", "-n", "-s", f"{snakefile}/Snakefile", MODEL)
 
 
-@slow
+@nightly
 def test_the_module_of_the_page_on_installation_is_planned_in_an_empty_folder(site: Path, tmp_path: Path) -> None:
     page = (ROOT / "docs/installation.md").read_text()
     (example,) = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
@@ -153,15 +153,6 @@ def test_the_module_of_the_page_on_installation_is_planned_in_an_empty_folder(si
     planned = _run(tmp_path, site, "snakemake", "--cores", "2", "-n", f"tables/{PRESET}.csv")
     assert re.search(r"^table +1$", planned, re.MULTILINE)
     assert re.search(r"^report +1$", planned, re.MULTILINE)
-
-
-@nightly
-@pytest.mark.dag
-def test_a_study_has_nothing_to_do_with_the_results_of_a_clone(study: Path, site: Path, run_by_snakemake: Path) -> None:
-    _with_tiny(study)
-    for top in ("data", "models", "results"):
-        shutil.copytree(run_by_snakemake / top, study / top)
-    assert NOTHING in _run(study, site, "snakemake", "--cores", "2", "-n", "target")
 
 
 @nightly

@@ -42,22 +42,19 @@ def test_a_run_ends_with_three_commands_that_can_be_given_at_once(
     ]
 
 
-def test_an_override_run_ends_with_its_comparison_where_there_is_something_to_compare_with(
+def test_the_last_command_compares_an_override_run_or_proposes_the_next_run_by_the_same_profile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def last(experiment: str) -> str:
+        return workflow._next_commands(experiment, 0.001)[-1][0]
+
     monkeypatch.chdir(tmp_path)
-    command, _ = workflow._next_commands("mine~1a2b3c4d", 0.001)[-1]
-    assert command.endswith("snakemake --cores all target")
+    assert last("mine~1a2b3c4d").endswith("snakemake --cores all target"), "there is nothing to compare with"
     (tmp_path / "results/mine/report").mkdir(parents=True)
     (tmp_path / "results/mine/report/summary.md").touch()
-    command, _ = workflow._next_commands("mine~1a2b3c4d", 0.001)[-1]
-    assert command.endswith("dagrpo compare mine mine~1a2b3c4d")
-
-
-def test_a_run_by_a_profile_proposes_the_next_one_by_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert last("mine~1a2b3c4d").endswith("dagrpo compare mine mine~1a2b3c4d")
     monkeypatch.setattr(workflow, "options", lambda: Namespace(profile=["profiles/slurm"]))
-    command, _ = workflow._next_commands("mine", 0.001)[-1]
-    assert command.endswith("snakemake --profile profiles/slurm target --config training__learning_rate=0.0005")
+    assert last("mine").endswith("snakemake --profile profiles/slurm target --config training__learning_rate=0.0005")
 
 
 def _rule(monkeypatch: pytest.MonkeyPatch, stage: str, runtime: dict[str, object], executor: str) -> workflow.Rule:
@@ -65,16 +62,6 @@ def _rule(monkeypatch: pytest.MonkeyPatch, stage: str, runtime: dict[str, object
     params = parse({"experiment": {"name": "mine"}, "runtime": runtime})
     experiment = workflow.Experiment(params, OverrideRun(folder="mine", overrides={}))
     return workflow.Rule([experiment], all_stages()[stage], has_gpus=True)
-
-
-def test_no_attempt_of_a_job_asks_for_more_than_the_week_that_partitions_allow(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    rule = _rule(monkeypatch, "prepare", {}, "slurm")
-    wildcards = {"experiment": "mine"}
-    assert rule.minutes(wildcards, [], 2) == 2 * rule.minutes(wildcards, [], 1)
-    assert rule.minutes(wildcards, [], 1000) == 7 * 24 * 60
 
 
 def test_training_on_several_nodes_asks_slurm_for_them_and_for_the_gpus_of_each(
@@ -93,7 +80,7 @@ def test_training_on_several_nodes_asks_slurm_for_them_and_for_the_gpus_of_each(
 MULTI_GPU = [name for name in known() if re.search(r"^(a100|h100|h200|l40s|rtx4090)(_x\d)?$", name)]
 
 
-@pytest.mark.parametrize("hardware", MULTI_GPU)
+@pytest.mark.parametrize("hardware", everyday(["h100", "a100_x4"], MULTI_GPU))
 def test_every_stage_of_every_machine_with_gpus_asks_for_one_node_and_four_cores_a_gpu(
     hardware: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -103,8 +90,9 @@ def test_every_stage_of_every_machine_with_gpus_asks_for_one_node_and_four_cores
     gpus = {"train": count, "sft": count, "sample": count, "difficulty": count}
     runtime = params.runtime.model_dump()
     runtime["engine"] |= {"max_total_tokens": 65_536, "arguments": {}}  # which need other sections of the preset, too
+    any_rule = _rule(monkeypatch, "train", runtime, "slurm")
     for stage in all_stages():
-        rule = _rule(monkeypatch, stage, runtime, "slurm")
+        rule = workflow.Rule([*any_rule._by_folder.values()], all_stages()[stage], has_gpus=True)
         asked = gpus.get(stage, 0)
         assert rule.gpus(WILDCARDS) == asked, stage
         assert rule.resources == ({"nodes": 1} if asked else {}), stage
@@ -138,15 +126,6 @@ def test_a_job_has_the_minutes_of_the_plan_and_a_training_longer_than_its_retrie
     )
 
 
-@pytest.mark.parametrize(
-    ("answer", "types"),
-    [("gpu:h100:8(S:0-1)\ngpu:a100:4,lustre:1\n(null)\n", ["a100", "h100"]), ("gpu:8\n", []), (None, [])],
-)
-def test_slurm_names_its_gpus(answer: str | None, types: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slurm, "_answer", lambda *_: answer)
-    assert slurm.gpu_types() == types
-
-
 WILDCARDS = {"experiment": "mine"}
 
 
@@ -166,6 +145,9 @@ def test_no_job_asks_for_more_minutes_than_its_partition_has_and_a_group_shares_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    prepare = _rule(monkeypatch, "prepare", {}, "slurm")
+    assert prepare.minutes(WILDCARDS, [], 2) == 2 * prepare.minutes(WILDCARDS, [], 1)
+    assert prepare.minutes(WILDCARDS, [], 1000) == 7 * 24 * 60, "the week that partitions allow"
     runtime: dict[str, object] = {"job_minutes": 120}
     assert _rule(monkeypatch, "train", runtime, "slurm").minutes(WILDCARDS, [], 3) == 120
     monkeypatch.setattr(workflow, "stages_of_a_job", lambda stage: 3)

@@ -1,10 +1,30 @@
-r"""Formulas in two spellings: as a data set writes them, and as a policy may; with their value in floating point."""
+r"""Formulas as a policy may spell them, against those of a data set: judged as math-verify and floating point agree.
 
+Numbers in every notation: packages/dagrpo_answers/tests/test_notations.py.
+"""
+
+import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+import pytest
+from hypothesis import given
 from hypothesis import strategies as st
+from math_verify import parse, verify
+from tests.faults.fuzz.inputs import fuzzed
+
+from dagrpo.rewards.grading import Grader
+from dagrpo_answers.verifier import Extractor
+
+PLACES: tuple[tuple[str, Extractor, str], ...] = (
+    ("math", "strict", "So \\boxed{{{}}}."),
+    ("math", "strict", "$\\boxed{{{}}}$"),
+    ("geo3k", "flexible", "It is so.\nAnswer: {}"),
+    ("math", "flexible", "<answer>{}</answer>"),
+    ("math_dapo", "strict", "So it is.\n**Answer:** {}"),
+    ("math_dapo", "flexible", "So \\boxed{{{}}}"),
+)
 
 SMALL = st.integers(2, 9)
 ROOTS = st.sampled_from([2, 3, 5, 6, 7])  # without a whole root
@@ -62,3 +82,27 @@ def spelled(draw: st.DrawFn, latex: str) -> str:
     for old, new in draw(st.lists(st.sampled_from(SPELLINGS), max_size=3, unique=True)):
         latex = latex.replace(old, new)
     return draw(st.sampled_from(AROUND)).format(latex)
+
+
+@pytest.fixture(scope="module")
+def grader() -> Iterator[Grader]:
+    logging.disable(logging.CRITICAL)  # math-verify's complaints
+    with Grader(verify_seconds=10.0, processes=1) as grader:
+        yield grader
+    logging.disable(logging.NOTSET)
+
+
+@fuzzed
+@given(data=st.data())
+def test_formulas_are_judged_as_math_verify_and_floating_point_agree(grader: Grader, data: st.DataObject) -> None:
+    formula = data.draw(formulas())
+    other: Formula = data.draw(st.sampled_from([formula, formula]) | formulas())
+    text, (verifier, extractor, form) = data.draw(spelled(formula.latex)), data.draw(st.sampled_from(PLACES))
+    same = math.isclose(formula.value, other.value, rel_tol=1e-9)
+    if verify(_parsed(other.latex), _parsed(formula.latex), timeout_seconds=None) == same:  # else math-verify is wrong
+        judged = grader.judge([form.format(text)], [other.latex], [verifier], extractor)
+        assert judged[0].verdict == ("right" if same else "wrong")
+
+
+def _parsed(latex: str) -> list[object]:
+    return list(parse(f"${latex}$", parsing_timeout=None, fallback_mode="no_fallback"))
