@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,16 +77,6 @@ def panel(failures: Sequence[Failure], command: str) -> RenderableType:
     parts.append(_indented(command, style="bold"))
     colour = "red" if failed else "yellow"
     return Panel(Group(*parts), title=title, title_align="left", border_style=colour, box=box.HORIZONTALS)
-
-
-def corrected(arguments: Sequence[str], failures: Sequence[Failure]) -> list[str]:
-    """Return Snakemake's arguments with `...` for each value of --config whose parameter a message names as the mistake."""
-
-    def is_wrong(name: str) -> bool:
-        key = rf"(?<![\w.]){re.escape(name.replace('__', '.'))}(?![\w.]*\w)"
-        return "__" in name and any(re.search(key, each.sentence) for each in _mistakes(failures))
-
-    return [f"{name}=..." if is_wrong(name) else given for given in arguments for name in [given.partition("=")[0]]]
 
 
 def _mistakes(failures: Sequence[Failure]) -> list[Failure]:

@@ -4,13 +4,11 @@ With --verbose, --printshellcmds or --debug-dag Snakemake's own messages are sho
 are in .snakemake/log in any case.
 """
 
-import errno
 import json
 import logging
 import os
 import re
 import shlex
-import shutil
 import sys
 from collections.abc import Sequence
 from logging import Handler, LogRecord
@@ -21,11 +19,10 @@ from rich.console import Console
 from snakemake_interface_logger_plugins.base import LogHandlerBase
 from snakemake_interface_logger_plugins.common import LogEvent
 
-from snakemake_logger_plugin_dagrpo.failures import Job, corrected, failure_of, panel
+from snakemake_logger_plugin_dagrpo.failures import Job, failure_of, panel
 
 SCREEN = "DAGRPO_SCREEN"  # tells the stages that their failures are shown here
 MAX_WIDTH = 110
-NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 TARGETS = frozenset({"target", "prepared", "total"})  # in Snakemake's counts, and no stages
 FAILED = "At least one job did not complete successfully."
 STOPPING = "Terminating processes on user request"
@@ -92,7 +89,7 @@ class LogHandler(LogHandlerBase):
         if not settings.dryrun:
             os.environ[SCREEN] = "snakemake"
         sys.excepthook = _interrupted
-        logging.Handler.handleError = _handle_error  # type: ignore[method-assign,assignment]
+        logging.raiseExceptions = False  # on a full disk each line of Snakemake's log would print a traceback
 
     def emit(self, record: LogRecord) -> None:
         """Show a record, or take note of it."""
@@ -174,7 +171,7 @@ class LogHandler(LogHandlerBase):
         if is_at_the_end:
             jobs = [job for job in [*self._failed, *self._running.values()] if job.log is not None]
             failures = [failure_of(job, stopping=self._stopping) for job in jobs]
-            own = shlex.join([Path(sys.argv[0]).name, *corrected(sys.argv[1:], failures)])
+            own = shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
             shown = panel(failures, _dvcs_command() if _under_dvc() else own)
             self._console.print(shown, width=min(self._console.width, MAX_WIDTH))
 
@@ -230,24 +227,6 @@ def _dvcs_command() -> str:
     """Return the command that resumes: in the copy of `dvc exp run --temp` the one that made the copy."""
     is_copy, note = Path(os.environ.get("DVC_ROOT", "")).resolve() != Path.cwd(), Path(".state/dvc.json")
     return str(json.loads(note.read_text())["command"]) if is_copy and note.exists() else "dvc repro"
-
-
-_handle_any_error = logging.Handler.handleError
-_reported = set[int]()
-
-
-def _handle_error(handler: Handler, record: LogRecord) -> None:
-    """Print one message, once, instead of a traceback, if Snakemake's log cannot be written. Replaces every handler's own."""
-    error = sys.exc_info()[1]
-    if not (isinstance(error, OSError) and error.errno in NO_ROOM):
-        _handle_any_error(handler, record)
-    elif id(handler) not in _reported:
-        _reported.add(id(handler))
-        name = getattr(handler, "baseFilename", "a log")
-        free = shutil.disk_usage(Path(name).parent if os.path.isabs(name) else ".").free
-        print(
-            f"{name}: {error.strerror}: it misses lines, as {free:,} bytes are free there.", file=sys.stderr, flush=True
-        )
 
 
 def _interrupted(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:

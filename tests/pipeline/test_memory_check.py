@@ -11,7 +11,6 @@ from packages.dagrpo_plan.tests.conftest import project, qwen3
 
 from dagrpo.config.schema import Params
 from dagrpo.core.errors import UserError
-from dagrpo.pipeline import supervisor
 from dagrpo.pipeline.job_files import configuration_file
 from dagrpo.pipeline.supervisor import require_planned_room
 
@@ -55,10 +54,7 @@ def test_what_does_not_fit_is_refused_with_the_remedy_of_the_plan(gpu: Path) -> 
 def test_what_fits_or_is_asked_for_all_the_same_is_trained(gpu: Path) -> None:
     _require(_short())
     _require(_long({"require_room": False}))
-
-
-def test_a_stage_that_is_started_by_hand_is_not_planned(gpu: Path) -> None:
-    require_planned_room(Namespace(configuration=None), _long().runtime)
+    require_planned_room(Namespace(configuration=None), _long().runtime)  # of a stage that is started by hand
 
 
 @pytest.mark.parametrize("answer", ["0", "NVIDIA GB10, [N/A]", ""])
@@ -71,8 +67,3 @@ def test_where_the_driver_does_not_say_how_much_memory_there_is_a_warning_says_t
     assert told.startswith(
         "Whether this experiment fits the GPU was not checked: nvidia-smi does not say how much memory"
     )
-
-
-def test_without_a_planner_nothing_is_refused(gpu: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supervisor, "planner", lambda: None)
-    _require(_long())

@@ -11,7 +11,6 @@ from tests.tracking.test_pages import CONFIGURATION, page, report
 from tests.tracking.test_traces import TABLE, traces_in
 
 from dagrpo.report.attempt import attempts_of
-from dagrpo.tracking.execution import checkpoints_in
 from dagrpo.tracking.parents import NOTE
 from dagrpo.tracking.read import Contents, contents_of
 from dagrpo.tracking.store import open_client, tracking_uri
@@ -118,11 +117,6 @@ def test_a_scored_attempt_belongs_to_its_policy_and_one_of_later_training_to_non
     assert "mlflow.modelId" not in trained.info.trace_metadata
     run = next(run for run in stage_runs(project) if run.data.tags["stage"] == "score")
     assert [entry.dataset.digest for entry in run.inputs.dataset_inputs] == ["d" * 36], "and to what it was asked"
-
-
-def test_only_checkpoints_of_a_seed_are_policies() -> None:
-    paths = ["models/demo/tiny/manifest.json", "models/demo/teacher/manifest.json", f"{RUN}/rollouts/manifest.json"]
-    assert checkpoints_in(dict.fromkeys(paths, "e" * 64)) == []
 
 
 def test_a_run_in_a_temporary_copy_is_recorded_in_its_repository_alone(

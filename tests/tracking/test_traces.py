@@ -113,16 +113,6 @@ def test_an_excluded_attempt_and_a_broken_call_are_errors() -> None:
     ]  # fmt: skip
 
 
-def test_as_many_attempts_as_requested_are_traced_from_the_best_to_the_worst() -> None:
-    def problems(count: int) -> list[str]:
-        return [info.tags["problem"] for info, _ in traces(attempts(count))]
-
-    assert problems(0) == []
-    assert problems(1) == ["0"]
-    assert problems(2) == ["0", "5"]
-    assert problems(9) == ["0", "1", "2", "3", "4", "5"]
-
-
 def test_nothing_that_a_policy_wrote_is_rendered_as_markdown() -> None:
     assert as_written("84") == "84"
     assert as_written("5\n#### 5") == "```text\n5\n#### 5\n```"

@@ -1,5 +1,6 @@
 """Whatever a hub answers, or does not, is one sentence within seconds, and none holds a token."""
 
+import re
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -82,20 +83,14 @@ def _told() -> str:
         (403, "GatedRepo", r"403 Forbidden.* terms on http://127\.0\.0\.1:\d+/datasets/someone/small"),
     ],
 )
-def test_an_answer_that_is_no_is_one_sentence(stand_in: StandIn, status: int, code: str, told: str) -> None:
-    stand_in.status, stand_in.code = status, code
-    with pytest.raises(UserError, match=told):
-        require_answer(WANTED)
-    _told()
-
-
-@pytest.mark.parametrize(("status", "code"), [(401, ""), (403, "GatedRepo"), (403, "")])
-def test_a_token_that_does_not_suffice_is_named_and_not_shown(
-    stand_in: StandIn, monkeypatch: pytest.MonkeyPatch, status: int, code: str
+def test_an_answer_that_is_no_is_one_sentence_without_the_token(
+    stand_in: StandIn, monkeypatch: pytest.MonkeyPatch, status: int, code: str, told: str
 ) -> None:
-    monkeypatch.setenv("HF_TOKEN", TOKEN)
     stand_in.status, stand_in.code = status, code
-    assert "the token in HF_TOKEN, or of `hf auth login`, may not read it: renew the token" in _told()
+    assert re.search(told, _told())
+    if status in (401, 403):
+        monkeypatch.setenv("HF_TOKEN", TOKEN)
+        assert "the token in HF_TOKEN, or of `hf auth login`, may not read it: renew the token" in _told()
 
 
 def test_a_hub_that_accepts_and_says_nothing_is_given_up(stand_in: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:

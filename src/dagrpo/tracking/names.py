@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from dagrpo.config.overlay import flat
 from dagrpo.utils.files import canonical_json
 
 MAX_KEY = 250
@@ -32,16 +33,10 @@ def tag_value(value: object) -> str:
     return _cut(str(value), MAX_TAG_VALUE)
 
 
-def flatten(params: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+def flatten(params: Mapping[str, Any]) -> dict[str, str]:
     """Flatten nested sections, as `runtime.engine.start_timeout: 300`. Lists stay whole, as JSON; None becomes null."""
-    flat: dict[str, str] = {}
-    for name, value in params.items():
-        if isinstance(value, Mapping) and value:
-            flat |= flatten(value, f"{prefix}{name}.")
-        else:
-            text = value if isinstance(value, str) else canonical_json(value)
-            flat[_key(prefix + name)] = _cut(text, MAX_PARAM_VALUE)
-    return flat
+    texts = {name: value if isinstance(value, str) else canonical_json(value) for name, value in flat(params).items()}
+    return {_key(name): _cut(text, MAX_PARAM_VALUE) for name, text in texts.items()}
 
 
 def as_written(value: Any) -> Any:

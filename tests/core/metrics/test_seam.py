@@ -2,12 +2,9 @@
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 from docs.site import pages
 from docs.site.pages import with_tables
-from tests.everyday import everyday
-from tests.report.synthetic import make_experiment
 from tests.tracking.conftest import execution, stage_record
 
 from dagrpo.core import metrics
@@ -16,16 +13,10 @@ from dagrpo.core.metrics import METRICS, Figure, Metric
 from dagrpo.pipeline.dvc import file
 from dagrpo.pipeline.dvc.file import CURVES, plots
 from dagrpo.report import tables
-from dagrpo.report.conversations import turns_and_calls
-from dagrpo.report.curves import curves
 from dagrpo.report.figures import parts
-from dagrpo.report.figures.training import completion_length, learning_curve, logprob_difference
-from dagrpo.report.rollouts import first_and_last
-from dagrpo.report.style import house_style
 from dagrpo.report.tables import glossary
 from dagrpo.tracking.curve import Curve
 from dagrpo.tracking.read import contents_of
-from dagrpo.utils.tables import read_parquet, write_parquet
 
 PAGE = "# Metrics\n\n## policy/\n\nProse stays.\n\n| metric | old |\n|---|---|\n| `policy/gone` | x |\n\n## sft/\n\n"
 HEADINGS = "".join(f"## {group}/\n\n" for group in sorted({each.group for each in METRICS} - {"policy", "sft"}))
@@ -47,31 +38,6 @@ def _metric(figure: Figure) -> Metric:
 def _define(monkeypatch: pytest.MonkeyPatch, metric: Metric) -> None:
     for module in (metrics, file, parts, tables, pages):
         monkeypatch.setattr(module, "METRICS", (*METRICS, metric))
-
-
-@pytest.mark.parametrize(
-    "figure",
-    everyday(["turns_and_calls"], ["learning_curve", "completion_length", "logprob_difference", "turns_and_calls"]),
-)
-def test_a_defined_metric_is_drawn_in_its_figure_of_the_report(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, figure: Figure
-) -> None:
-    files = make_experiment(tmp_path, tasks=("sums_tool",), problems=8, steps=3)
-    table = read_parquet(files.metrics[0])
-    write_parquet(files.metrics[0], table.append_column("policy/spread_of_weights", [np.array([3.0, 2.0, 1.5])]))
-    _define(monkeypatch, _metric(figure))
-    inputs = files.read()
-    recorded = curves(inputs)
-    phases = first_and_last(inputs, 1)
-    with house_style():
-        turns = turns_and_calls(recorded, 1)
-        drawn = [
-            learning_curve(recorded, 1),
-            completion_length(recorded, phases, 1),
-            logprob_difference(recorded),
-            turns,
-        ]
-    assert [each.name for each in drawn if each and "Spread of weights" in each.svg()] == [figure]
 
 
 def test_a_defined_metric_is_in_dvc_plots_glossary_mlflow_and_docs(
