@@ -73,7 +73,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put first what takes longest, and the quick tests last, so that no worker ends long before the other.
 
-    One worker makes the run that others share, and trains once more. Meanwhile the other takes the tests of servers and the slow
+    One worker makes the run that others share. Meanwhile the other takes the tests of servers and the slow
     ones; those that wait for the shared run come when it is there.
     """
     sharing = {item.path for item in items if SHARED_RUN & set(getattr(item, "fixturenames", ()))}
