@@ -9,10 +9,10 @@ import pytest
 from dagrpo.core.errors import UserError
 from dagrpo.core.types import Row
 from dagrpo.data.config import Data
-from dagrpo.data.datasets.arithmetic_tool import Config
 from dagrpo.data.task import TaskRows, get_task
 from dagrpo.tools.calculator import calculate
 from dagrpo_answers.verifiers.gsm8k import extract
+from dagrpo_toys.arithmetic_tool import Config
 
 FORMS = {"product_3_digit": r"\d{3}\*\d{3}=", "sum_5_digit": r"\d{5}\+\d{5}="}
 

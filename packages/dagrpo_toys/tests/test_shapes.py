@@ -9,10 +9,10 @@ from PIL import Image
 
 from dagrpo.core.types import Row
 from dagrpo.data.config import Data
-from dagrpo.data.datasets.shapes import COLOURS, DIGITS, DOT, SIDE, Config, load
 from dagrpo.data.images import rgb_file
 from dagrpo.data.task import TaskRows
 from dagrpo_answers.verifiers.math import VERIFIER
+from dagrpo_toys.shapes import COLOURS, DIGITS, DOT, SIDE, Config, load
 
 WHITE = (255, 255, 255)
 

@@ -19,13 +19,13 @@ from dagrpo.chat.rendering import render
 from dagrpo.core.errors import UserError
 from dagrpo.core.trajectory import Prompt
 from dagrpo.core.types import Completion, Row
-from dagrpo.data.generated_task import answer_message, call_message, result_message
 from dagrpo.data.schema import to_table
 from dagrpo.models.tokenizer import character_tokenizer
 from dagrpo.rollout.session import Session, SessionLimits
 from dagrpo.tools import functions_of
 from dagrpo.trainer.batches.supervised import Supervision, supervised_sequences
 from dagrpo.utils.tables import write_parquet
+from dagrpo_toys.generated_task import answer_message, call_message, result_message
 
 PLAIN = character_tokenizer(256)
 TOKENIZER = character_tokenizer(1024, [("calculator", "expression")])

@@ -14,8 +14,8 @@ from pydantic import Field
 
 from dagrpo.core.section import Section, Seed, Share
 from dagrpo.core.types import Row
-from dagrpo.data.generated_task import answer_message, call_message, demonstrating, distinct, generated, result_message
 from dagrpo.data.task import Task, TaskRows, chat
+from dagrpo_toys.generated_task import answer_message, call_message, demonstrating, distinct, generated, result_message
 
 if TYPE_CHECKING:
     from dagrpo.data.config import Data
@@ -108,8 +108,9 @@ def _row(split: str, index: int, calculation: Calculation, tools: tuple[str, ...
     )
 
 
-def _task(name: str, tools: tuple[str, ...] = ()) -> Task:
+def task(name: str, tools: tuple[str, ...] = ()) -> Task:
+    """Return the task of these problems with these tools."""
     return Task(name=name, load=partial(load, task=name, tools=tools), verifier="gsm8k", tools=tools)
 
 
-TASKS = (_task("arithmetic_tool", (TOOL,)), _task("arithmetic_alone"))
+TASK = task("arithmetic_tool", (TOOL,))

@@ -12,8 +12,8 @@ from pydantic import Field
 
 from dagrpo.core.section import Section, Seed
 from dagrpo.core.types import Row
-from dagrpo.data.generated_task import generated
 from dagrpo.data.task import Task, TaskRows, chat
+from dagrpo_toys.generated_task import generated
 
 if TYPE_CHECKING:
     from dagrpo.data.config import Data

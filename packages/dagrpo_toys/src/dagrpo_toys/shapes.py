@@ -18,8 +18,8 @@ from dagrpo.core.errors import UserError
 from dagrpo.core.image_tokens import IMAGE
 from dagrpo.core.section import Section, Seed
 from dagrpo.core.types import Row
-from dagrpo.data.generated_task import distinct, generated
 from dagrpo.data.task import Task, TaskRows, chat
+from dagrpo_toys.generated_task import distinct, generated
 
 if TYPE_CHECKING:
     from PIL.ImageDraw import ImageDraw
@@ -226,4 +226,4 @@ def _row(split: str, index: int, scene: Scene, file: bytes) -> Row:
     )
 
 
-TASKS = (Task(name="shapes", load=load, verifier="math", images=True),)
+TASK = Task(name="shapes", load=load, verifier="math", images=True)

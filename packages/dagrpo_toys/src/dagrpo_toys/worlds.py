@@ -15,9 +15,9 @@ from pydantic import Field
 
 from dagrpo.core.section import Section, Seed, Share
 from dagrpo.core.types import Row
-from dagrpo.data.generated_task import answer_message, call_message, demonstrating, generated, result_message
 from dagrpo.data.task import Task, TaskRows, chat
 from dagrpo.tools.retrieval import Passage
+from dagrpo_toys.generated_task import answer_message, call_message, demonstrating, generated, result_message
 
 if TYPE_CHECKING:
     from dagrpo.data.config import Data

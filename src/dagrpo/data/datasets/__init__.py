@@ -3,5 +3,8 @@
 # Tasks of the packages beside dagrpo: what pip installs for one.
 PACKAGED = {
     "verifiers": "dagrpo[agents]",
-    **dict.fromkeys(("larger", "one_liners", "python_math", "worlds"), "dagrpo[toys]"),
+    **dict.fromkeys(
+        ("arithmetic_alone", "arithmetic_tool", "larger", "one_liners", "python_math", "shapes", "worlds"),
+        "dagrpo[toys]",
+    ),
 }
