@@ -15,7 +15,7 @@ from pydantic import Field
 from dagrpo.core.section import Section, Seed, Share
 from dagrpo.core.types import Row
 from dagrpo.data.task import Task, TaskRows, chat
-from dagrpo_toys.generated_task import answer_message, call_message, demonstrating, distinct, generated, result_message
+from dagrpo_toys.generated_task import calling, demonstrating, distinct_in_turn, generated
 
 if TYPE_CHECKING:
     from dagrpo.data.config import Data
@@ -60,25 +60,15 @@ class Calculation:
 def load(params: "Data", task: str, tools: tuple[str, ...]) -> TaskRows:
     """Return the problems of `params.arithmetic_tool`, half of them of each level."""
     config = params.section(Config)
-    calculations = _calculations(config)
+    draws = [partial(_calculation, random.Random(f"arithmetic_tool/{config.seed}/{level}"), level) for level in LEVELS]
+    calculations = distinct_in_turn(
+        draws, lambda each: frozenset((each.first, each.second)), "data.arithmetic_tool", config.test + config.train
+    )
     share = config.demonstrated_calls if tools else 0.0
-    calling = demonstrating(config.train, share, f"arithmetic_tool/{config.seed}")
-    train = [_row("train", i, each, tools, i in calling) for i, each in enumerate(calculations[config.test :])]
-    test = [_row("test", i, each, tools, False) for i, each in enumerate(calculations[: config.test])]
-    return generated(task, {"train": train, "test": test}, levels=LEVELS)
-
-
-def _calculations(config: Config) -> list[Calculation]:
-    """Return the test problems, then those of train, the levels in turn."""
-    streams = [
-        distinct(
-            partial(_calculation, random.Random(f"arithmetic_tool/{config.seed}/{level}"), level),
-            lambda each: frozenset((each.first, each.second)),
-            "data.arithmetic_tool",
-        )
-        for level in LEVELS
-    ]
-    return [next(streams[number % len(streams)]) for number in range(config.test + config.train)]
+    calls = demonstrating(config.train, share, f"arithmetic_tool/{config.seed}")
+    train = [_row(each, tools, index in calls) for index, each in enumerate(calculations[config.test :])]
+    test = [_row(each, tools, False) for each in calculations[: config.test]]
+    return generated(task, train, test, data_source="arithmetic_tool", levels=LEVELS)
 
 
 def _calculation(numbers: random.Random, level: str) -> Calculation:
@@ -86,25 +76,16 @@ def _calculation(numbers: random.Random, level: str) -> Calculation:
     return Calculation(level=level, first=numbers.randint(low, high), second=numbers.randint(low, high))
 
 
-def _row(split: str, index: int, calculation: Calculation, tools: tuple[str, ...], calls: bool) -> Row:
-    answer = f"#### {calculation.value}"
-    turns = (
-        call_message(TOOL, {"expression": calculation.expression}),
-        result_message(calculation.value),
-        answer_message(answer),
-    )
+def _row(calculation: Calculation, tools: tuple[str, ...], calls: bool) -> Row:
+    value, answer = calculation.value, f"#### {calculation.value}"
     return Row(
-        task="arithmetic_tool",
-        split=split,
-        index=index,
         prompt=chat(f"{calculation.expression}="),
         question=f"{calculation.expression}=",
         answer=answer,
-        ground_truth=calculation.value,
-        data_source="arithmetic_tool",
+        ground_truth=value,
         ability=calculation.level,
         tools=tools,
-        demonstration=turns if calls else (),
+        demonstration=calling(TOOL, {"expression": calculation.expression}, value, answer) if calls else (),
     )
 
 

@@ -28,6 +28,14 @@ def distinct(draw: Callable[[], Item], identity: Callable[[Item], Hashable], wha
         yield item
 
 
+def distinct_in_turn(
+    draws: Sequence[Callable[[], Item]], identity: Callable[[Item], Hashable], what: str, count: int
+) -> list[Item]:
+    """Return `count` results of several draws in turn, distinct within each. Raises UserError as `distinct`."""
+    streams = [distinct(draw, identity, what) for draw in draws]
+    return [next(streams[number % len(streams)]) for number in range(count)]
+
+
 def demonstrating(count: int, share: float, seed: str) -> frozenset[int]:
     """Return the indices of the share of `count` problems that demonstrates a call."""
     return frozenset(random.Random(f"{seed}/demonstrations").sample(range(count), round(share * count)))
@@ -35,15 +43,24 @@ def demonstrating(count: int, share: float, seed: str) -> frozenset[int]:
 
 def generated(
     task: str,
-    splits: Mapping[str, Sequence[Row]],
+    train: Sequence[Row],
+    test: Sequence[Row],
     *,
+    data_source: str = "",
     levels: Sequence[str] = (),
     passages: Sequence[Passage] = (),
 ) -> TaskRows:
-    """Return the problems of a generator, which needs no file and repeats nothing."""
-    counts = {split: len(rows) for split, rows in splits.items()}
+    """Return the problems of a generator, which needs no file and repeats nothing, each with its place and `data_source`, else the task."""
+    rows = {
+        split: [
+            replace(row, task=task, split=split, index=index, data_source=data_source or task)
+            for index, row in enumerate(own)
+        ]
+        for split, own in (("train", train), ("test", test))
+    }
+    counts = {split: len(own) for split, own in rows.items()}
     return TaskRows(
-        splits={split: [replace(row, task=task) for row in rows] for split, rows in splits.items()},
+        splits=rows,
         source=f"generator {task}",
         origin="generator",
         revision=None,
@@ -53,6 +70,11 @@ def generated(
         levels=levels,
         passages=passages,
     )
+
+
+def calling(tool: str, arguments: Mapping[str, Any], result: str, answer: str) -> tuple[dict[str, Any], ...]:
+    """Return the demonstration of one call, its result and the answer."""
+    return call_message(tool, arguments), result_message(result), answer_message(answer)
 
 
 def call_message(function: str, arguments: Mapping[str, Any]) -> dict[str, Any]:

@@ -37,23 +37,13 @@ def load(params: "Data") -> TaskRows:
     draw = random.Random(f"larger/{config.seed}")
     pairs = draw.sample([*itertools.combinations(NUMBERS, 2)], config.test + config.train)
     ordered = [(a, b) if draw.random() < 0.5 else (b, a) for a, b in pairs]
-    splits = {"train": ordered[config.test :], "test": ordered[: config.test]}
-    rows = {split: [_row(split, index, pair) for index, pair in enumerate(some)] for split, some in splits.items()}
-    return generated("larger", rows)
+    rows = [_row(pair) for pair in ordered]
+    return generated("larger", rows[config.test :], rows[: config.test])
 
 
-def _row(split: str, index: int, pair: tuple[int, int]) -> Row:
-    question = f"Which is larger, {pair[0]} or {pair[1]}?"
-    return Row(
-        task="larger",
-        split=split,
-        index=index,
-        prompt=chat(question),
-        question=question,
-        answer=f"#### {max(pair)}",
-        ground_truth=str(max(pair)),
-        data_source="larger",
-    )
+def _row(pair: tuple[int, int]) -> Row:
+    question, answer = f"Which is larger, {pair[0]} or {pair[1]}?", str(max(pair))
+    return Row(prompt=chat(question), question=question, answer=f"#### {answer}", ground_truth=answer)
 
 
 TASK = Task(name="larger", load=load, verifier="gsm8k")

@@ -16,7 +16,7 @@ from pydantic import Field
 from dagrpo.core.section import Section, Seed, Share
 from dagrpo.core.types import Row
 from dagrpo.data.task import Task, TaskRows, chat
-from dagrpo_toys.generated_task import demonstrating, distinct, generated
+from dagrpo_toys.generated_task import demonstrating, distinct_in_turn, generated
 
 if TYPE_CHECKING:
     from dagrpo.data.config import Data
@@ -86,12 +86,13 @@ def load(params: "Data") -> TaskRows:
     """Return the problems of `params.one_liners`."""
     config = params.section(Config)
     numbers = random.Random(f"one_liners/{config.seed}")
-    problems = distinct(partial(_draw, numbers), lambda steps: steps, "data.one_liners")
-    drawn = [next(problems) for _ in range(config.test + config.train)]
+    drawn = distinct_in_turn(
+        [partial(_draw, numbers)], lambda steps: steps, "data.one_liners", config.test + config.train
+    )
     right = demonstrating(config.train, config.right_demonstrations, f"one_liners/{config.seed}")
-    train = [_row("train", index, each, right=index in right) for index, each in enumerate(drawn[config.test :])]
-    test = [_row("test", index, each, right=True) for index, each in enumerate(drawn[: config.test])]
-    return generated("one_liners", {"train": train, "test": test}, levels=tuple(LEVELS))
+    train = [_row(each, right=index in right) for index, each in enumerate(drawn[config.test :])]
+    test = [_row(each, right=True) for each in drawn[: config.test]]
+    return generated("one_liners", train, test, levels=tuple(LEVELS))
 
 
 def _draw(numbers: random.Random) -> Steps:
@@ -100,19 +101,15 @@ def _draw(numbers: random.Random) -> Steps:
     return tuple((name, numbers.randint(2, 9) if "{}" in STEPS[name].words else 0) for name in names)
 
 
-def _row(split: str, index: int, steps: Steps, *, right: bool) -> Row:
+def _row(steps: Steps, *, right: bool) -> Row:
     hidden = random.Random(f"one_liners/{question(steps)}").sample(range(-20, 100), INPUTS)
     tests = [f"assert f({x}) == {value(steps, x)}" for x in hidden]
     level = next(name for name, length in LEVELS.items() if length == len(steps))
     return Row(
-        task="one_liners",
-        split=split,
-        index=index,
         prompt=chat(question(steps)),
         question=question(steps),
         answer=f"```\n{program(steps, parentheses=right)}\n```",
         ground_truth=json.dumps({"test_list": ["\n".join(tests)]}),
-        data_source="one_liners",
         verifier="unit_tests",
         ability=level,
     )

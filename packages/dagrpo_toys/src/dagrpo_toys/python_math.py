@@ -16,7 +16,7 @@ from pydantic import Field
 from dagrpo.core.section import Section, Seed, Share
 from dagrpo.core.types import Row
 from dagrpo.data.task import Task, TaskRows, chat
-from dagrpo_toys.generated_task import answer_message, call_message, demonstrating, distinct, generated, result_message
+from dagrpo_toys.generated_task import calling, demonstrating, distinct_in_turn, generated
 
 if TYPE_CHECKING:
     from dagrpo.data.config import Data
@@ -122,51 +122,28 @@ class Puzzle:
 def load(params: "Data") -> TaskRows:
     """Return the problems of `params.python_math`, the kinds in turn."""
     config = params.section(Config)
-    puzzles = _problems(config)
+    draws = [partial(_draw, random.Random(f"python_math/{config.seed}/{level}"), level) for level in KINDS]
+    puzzles = distinct_in_turn(draws, lambda puzzle: puzzle.numbers, "data.python_math", config.test + config.train)
     running = demonstrating(config.train, config.demonstrated_calls, f"python_math/{config.seed}")
-    train = [_row("train", index, each, index in running) for index, each in enumerate(puzzles[config.test :])]
-    test = [_row("test", index, each, False) for index, each in enumerate(puzzles[: config.test])]
-    return generated("python_math", {"train": train, "test": test}, levels=tuple(KINDS))
-
-
-def _problems(config: Config) -> list[Puzzle]:
-    """Return the test problems, then those of train."""
-    streams = [
-        distinct(
-            partial(_draw, random.Random(f"python_math/{config.seed}/{level}"), level),
-            lambda puzzle: puzzle.numbers,
-            "data.python_math",
-        )
-        for level in KINDS
-    ]
-    return [next(streams[number % len(streams)]) for number in range(config.test + config.train)]
+    train = [_row(each, index in running) for index, each in enumerate(puzzles[config.test :])]
+    test = [_row(each, False) for each in puzzles[: config.test]]
+    return generated("python_math", train, test, levels=tuple(KINDS))
 
 
 def _draw(numbers: random.Random, level: str) -> Puzzle:
     return Puzzle(level=level, numbers=KINDS[level].draw(numbers))
 
 
-def _row(split: str, index: int, puzzle: Puzzle, runs: bool) -> Row:
-    value = puzzle.value
-    answer = f"#### {value}"
+def _row(puzzle: Puzzle, runs: bool) -> Row:
+    value, answer = puzzle.value, f"#### {puzzle.value}"
     return Row(
-        task="python_math",
-        split=split,
-        index=index,
         prompt=chat(puzzle.question),
         question=puzzle.question,
         answer=answer,
         ground_truth=value,
-        data_source="python_math",
         ability=puzzle.level,
         tools=(TOOL,),
-        demonstration=(
-            call_message(TOOL, {"code": puzzle.program}),
-            result_message(f"{value}\n"),
-            answer_message(answer),
-        )
-        if runs
-        else (),
+        demonstration=calling(TOOL, {"code": puzzle.program}, f"{value}\n", answer) if runs else (),
     )
 
 

@@ -19,7 +19,7 @@ from dagrpo.core.image_tokens import IMAGE
 from dagrpo.core.section import Section, Seed
 from dagrpo.core.types import Row
 from dagrpo.data.task import Task, TaskRows, chat
-from dagrpo_toys.generated_task import distinct, generated
+from dagrpo_toys.generated_task import distinct_in_turn, generated
 
 if TYPE_CHECKING:
     from PIL.ImageDraw import ImageDraw
@@ -176,30 +176,17 @@ def _draw(canvas: "ImageDraw", shape: Shape) -> None:
 def load(params: "Data") -> TaskRows:
     """Return the problems of `params.shapes`, the levels in turn."""
     config = params.section(Config)
-    scenes = _scenes(config)
-    splits = {"train": scenes[config.test :], "test": scenes[: config.test]}
-    rows = {split: _rows(split, of_split, config) for split, of_split in splits.items()}
-    return generated("shapes", rows, levels=tuple(config.levels))
-
-
-def _scenes(config: Config) -> list[Scene]:
-    """Return the scenes of test, then those of train."""
-    streams = [
-        distinct(
-            partial(LEVELS[level][1], random.Random(f"shapes/{config.seed}/{level}")),
-            lambda scene: frozenset(scene.shapes),
-            "data.shapes",
-        )
-        for level in config.levels
-    ]
-    return [next(streams[number % len(streams)]) for number in range(config.test + config.train)]
+    draws = [partial(LEVELS[level][1], random.Random(f"shapes/{config.seed}/{level}")) for level in config.levels]
+    scenes = distinct_in_turn(draws, lambda scene: frozenset(scene.shapes), "data.shapes", config.test + config.train)
+    train, test = _rows("train", scenes[config.test :], config), _rows("test", scenes[: config.test], config)
+    return generated("shapes", train, test, levels=tuple(config.levels))
 
 
 def _rows(split: str, scenes: Sequence[Scene], config: Config) -> list[Row]:
     files = [scene.file() for scene in scenes]
     if config.swapped:
         files = _swapped(files, random.Random(f"shapes/{config.seed}/{split}/swapped"))
-    return [_row(split, index, scene, file) for index, (scene, file) in enumerate(zip(scenes, files, strict=True))]
+    return [_row(scene, file) for scene, file in zip(scenes, files, strict=True)]
 
 
 def _swapped(files: Sequence[bytes], numbers: random.Random) -> list[bytes]:
@@ -209,17 +196,13 @@ def _swapped(files: Sequence[bytes], numbers: random.Random) -> list[bytes]:
     return [files[swapped[place]] for place in range(len(files))]
 
 
-def _row(split: str, index: int, scene: Scene, file: bytes) -> Row:
+def _row(scene: Scene, file: bytes) -> Row:
     question = LEVELS[scene.level][0]
     return Row(
-        task="shapes",
-        split=split,
-        index=index,
         prompt=chat(f"{IMAGE}{question}"),
         question=question,
         answer=f"\\boxed{{{scene.answer}}}",
         ground_truth=scene.answer,
-        data_source="shapes",
         ability=scene.level,
         verifier="math",
         images=(file,),

@@ -154,11 +154,10 @@ def load(params: "Data") -> TaskRows:
     }
     questions = {split: _shuffled(each, config, f"{seed}/{split}/questions") for split, each in worlds.items()}
     searching = demonstrating(len(questions["train"]), config.demonstrated_calls, seed)
-    train = [_row("train", index, question, index in searching) for index, question in enumerate(questions["train"])]
-    test = [_row("test", index, question, False) for index, question in enumerate(questions["test"])]
     return generated(
         "worlds",
-        {"train": train, "test": test},
+        [_row(question, index in searching) for index, question in enumerate(questions["train"])],
+        [_row(question, False) for question in questions["test"]],
         levels=[LEVELS[hops] for hops in sorted(set(config.hops))],
         passages=[passage for each in worlds.values() for passage in each.passages],
     )
@@ -188,17 +187,13 @@ def questions_from(one: World, person: Person) -> Iterator[Question]:
     yield Question(text=f"In which land is the firm of {person.name}?", answer=place.located_in, passages=way)
 
 
-def _row(split: str, index: int, question: Question, searches: bool) -> Row:
+def _row(question: Question, searches: bool) -> Row:
     answer = f"<answer>{question.answer}</answer>"
     return Row(
-        task="worlds",
-        split=split,
-        index=index,
         prompt=chat(question.text),
         question=question.text,
         answer=answer,
         ground_truth=json.dumps([question.answer]),
-        data_source="worlds",
         ability=LEVELS[len(question.passages)],
         verifier="exact_match",
         tools=(TOOL,),
