@@ -37,73 +37,61 @@ async def _client() -> AsyncIterator[Any]:
         yield client
 
 
-def _asked(**body: Any) -> tuple[int, dict[str, Any]]:
-    async def ask() -> tuple[int, dict[str, Any]]:
+def _run(code: str, **body: Any) -> dict[str, Any]:
+    async def ask() -> dict[str, Any]:
         async with _client() as client:
-            response = await client.post("/run_code", json=body)
-            return response.status, await response.json()
+            response = await client.post("/run_code", json={"code": code, "language": "python", **body})
+            assert response.status == 200
+            return dict(await response.json())
 
     return asyncio.run(ask())
 
 
-def _run(code: str, **body: Any) -> dict[str, Any]:
-    status, answer = _asked(code=code, language="python", **body)
-    assert status == 200
-    return answer
-
-
-def test_a_program_that_ends_well_is_a_success() -> None:
+def test_a_program_ends_as_the_protocol_has_it_and_a_request_may_lower_the_limits() -> None:
     answer = _run("print(6 * 7)")
     assert answer["run_result"].pop("execution_time") > 0
     run_result = {"status": "Finished", "return_code": 0, "stdout": "42\n", "stderr": ""}
     assert answer == {"status": "Success", "message": "", "compile_result": None, "run_result": run_result, "files": {}}
-
-
-def test_a_program_that_raises_has_failed() -> None:
     answer = _run("1 / 0")
     assert (answer["status"], answer["run_result"]["return_code"]) == ("Failed", 1)
     assert answer["run_result"]["stdout"].endswith("ZeroDivisionError: division by zero\n")
-
-
-def test_a_request_may_lower_the_limits() -> None:
     answer = _run("while True: pass", run_timeout=0.3)
     assert (answer["status"], answer["run_result"]["status"]) == ("Failed", "TimeLimitExceeded")
     assert "MemoryError" in _run("bytearray(200 << 20)", memory_limit_MB=100)["run_result"]["stdout"]
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
+PYTHON: dict[str, Any] = {"code": "1", "language": "python"}
+FORGED = [
+    *({"Origin": origin} for origin in ("http://example.org", "null")),
+    *({"Host": host} for host in ("example.org:8080", "127.0.0.1.example.org", "127.0.0.1@example.org", "[", "")),
+    *({"Host": host} for host in ("example.org@127.0.0.1", "localhost.example.org:99999999")),
+]
+
+
+def test_requests_of_web_pages_and_what_the_server_cannot_do_or_read_is_refused() -> None:
+    bodies = [
         {},
         {"code": "1"},
-        {"code": "1", "language": "bash"},
-        {"code": 1, "language": "python"},
-        {"code": "1", "language": "python", "run_timeout": "soon"},
-        {"code": "1", "language": "python", "run_timeout": -1},
-        {"code": "1", "language": "python", "run_timeout": math.nan},
-        {"code": "1", "language": "python", "run_timeout": 10**400},
-        {"code": "1", "language": "python", "memory_limit_MB": math.inf},
-    ],
-)
-def test_what_the_server_cannot_do_is_refused(body: dict[str, Any]) -> None:
-    assert _asked(**body)[0] == 422
-
-
-@pytest.mark.parametrize(
-    ("body", "headers"),
-    [
+        PYTHON | {"language": "bash"},
+        PYTHON | {"code": 1},
+        *(PYTHON | {"run_timeout": seconds} for seconds in ("soon", -1, math.nan, 10**400)),
+        PYTHON | {"memory_limit_MB": math.inf},
+    ]
+    unreadable: list[tuple[bytes, dict[str, str]]] = [
         (b"[" * 100_000, {}),
         (b"{}", {"Content-Type": "application/json; charset=unknown"}),
         (b"no gzip at all", {"Content-Encoding": "gzip"}),
-    ],
-    ids=["brackets", "charset", "gzip"],
-)
-def test_bodies_that_cannot_be_read_are_refused(body: bytes, headers: dict[str, str]) -> None:
-    async def ask() -> int:
-        async with _client() as client:
-            return int((await client.post("/run_code", data=body, headers=headers)).status)
+    ]
 
-    assert asyncio.run(ask()) == 422
+    async def ask() -> list[int]:
+        async with _client() as client:
+            asked = [await client.post("/run_code", json=body) for body in bodies]
+            asked += [await client.post("/run_code", json=PYTHON, headers=headers) for headers in FORGED]
+            # Last, as the connection of the last one is closed.
+            asked += [await client.post("/run_code", data=data, headers=headers) for data, headers in unreadable]
+            return [response.status for response in asked]
+
+    assert asyncio.run(ask()) == [422] * len(bodies) + [403] * len(FORGED) + [422] * len(unreadable)
 
 
 def test_programs_with_lower_limits_are_counted_too() -> None:
@@ -127,39 +115,18 @@ def test_programs_with_lower_limits_are_counted_too() -> None:
     )  # those of the pool wait, and the first one proves its limits
 
 
-@pytest.mark.parametrize(
-    "headers",
-    [
-        *({"Origin": origin} for origin in ("http://example.org", "null")),
-        *({"Host": host} for host in ("example.org:8080", "127.0.0.1.example.org", "127.0.0.1@example.org", "[", "")),
-        *({"Host": host} for host in ("example.org@127.0.0.1", "localhost.example.org:99999999")),
-    ],
-)
-def test_requests_of_web_pages_are_refused(headers: dict[str, str]) -> None:
-    async def ask() -> int:
-        async with _client() as client:
-            response = await client.post("/run_code", json={"code": "1", "language": "python"}, headers=headers)
-            return int(response.status)
-
-    assert asyncio.run(ask()) == 403
-
-
 def test_a_program_ends_when_its_client_leaves() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
+    options = ["--port", str(port), "--sandboxes", "1", "--seconds", "600"]
     command = [
         sys.executable,
-        "-u",  # else its first line waits in a buffer
+        "-u",
         "-m",
         "dagrpo_sandbox.server",
-        "--port",
-        str(port),
-        "--sandboxes",
-        "1",
-        "--seconds",
-        "600",
-    ]
+        *options,
+    ]  # -u: else its first line waits in a buffer
     server = subprocess.Popen(command, stdout=subprocess.PIPE)
     assert server.stdout is not None
     server.stdout.readline()  # it listens

@@ -43,11 +43,7 @@ def test_every_program_prints_the_ground_truth_and_the_interpreters_line_break()
         assert printed.getvalue() == f"{row.ground_truth}\n"
         assert row.demonstration[1] == {"role": "tool", "content": printed.getvalue()}
         assert row.demonstration[2]["content"] == row.answer
-
-
-def test_a_program_is_one_short_line_that_json_does_not_escape() -> None:
-    for row in _load(demonstrated_calls=1.0).splits["train"]:
-        program = _program(row)
+        program = _program(row)  # one short line that JSON does not escape
         assert json.dumps(program) == f'"{program}"'
         assert len(program) < 80
         assert re.findall(r"\d{2,}", program) == re.findall(r"\d{2,}", row.question)
@@ -66,31 +62,22 @@ def test_values_by_hand(level: str, numbers: tuple[int, ...], value: int) -> Non
     assert KINDS[level].value(*numbers) == value
 
 
-def test_the_answer_is_read_and_seldom_one(problems: TaskRows) -> None:
+def test_kinds_stand_in_equal_parts_and_answers_are_read_and_seldom_one(problems: TaskRows) -> None:
     for row in _every(problems):
         assert extract(row.answer, "exact") == row.ground_truth
-    divisors = [int(e.ground_truth) for e in _every(problems) if e.ability == "greatest_divisor"]
-    assert min(divisors) >= 11
-    for row in _every(problems):
         if row.ability == "greatest_divisor":
             a, b, c, d = map(int, re.findall(r"\d+", row.question))
             assert all(1000 <= number <= 9999 for number in (a, b, c, d))
-            assert math.gcd(a + b, c + d) == int(row.ground_truth)
-
-
-def test_kinds_stand_in_equal_parts_and_no_problem_twice(problems: TaskRows) -> None:
+            assert math.gcd(a + b, c + d) == int(row.ground_truth) >= 11
     assert Counter(e.ability for e in problems.splits["train"]) == dict.fromkeys(KINDS, 80)
     assert Counter(e.ability for e in problems.splits["test"]) == dict.fromkeys(KINDS, 10)
     assert len({e.question for e in _every(problems)}) == 270
+    assert sum(bool(e.demonstration) for e in problems.splits["train"]) == 120
+    assert not any(e.demonstration for e in problems.splits["test"])
+    assert _load() == problems
+    assert {e.question for e in _every(_load(seed=1))} != {e.question for e in _every(problems)}
 
 
 def test_as_many_problems_as_the_schema_allows_can_be_drawn() -> None:
     largest = _load(train=8000, test=2000, demonstrated_calls=0.0)
     assert {split: len(rows) for split, rows in largest.splits.items()} == {"train": 8000, "test": 2000}
-
-
-def test_half_demonstrate_and_the_same_seed_gives_the_same(problems: TaskRows) -> None:
-    assert sum(bool(e.demonstration) for e in problems.splits["train"]) == 120
-    assert not any(e.demonstration for e in problems.splits["test"])
-    assert _load() == problems
-    assert {e.question for e in _every(_load(seed=1))} != {e.question for e in _every(problems)}

@@ -82,7 +82,9 @@ def test_levels_take_turns_and_answers_are_spread(problems: TaskRows) -> None:
     assert {each.ground_truth for each in _every(problems, "length")} == set("123456789")
 
 
-def test_every_answer_is_read_and_right_and_every_picture_has_the_form(problems: TaskRows) -> None:
+def test_every_picture_has_the_form_and_is_there_once_and_every_answer_is_read(problems: TaskRows) -> None:
+    files = [each.images[0] for split in problems.splits.values() for each in split]
+    assert len(set(files)) == len(files) == 180
     for task_row in problems.splits["test"]:
         answer = VERIFIER.extract(task_row.answer, "exact")
         assert answer == task_row.ground_truth
@@ -90,19 +92,11 @@ def test_every_answer_is_read_and_right_and_every_picture_has_the_form(problems:
         assert rgb_file(task_row.images[0]) == task_row.images[0]
 
 
-def test_no_picture_is_there_twice(problems: TaskRows) -> None:
-    files = [each.images[0] for split in problems.splits.values() for each in split]
-    assert len(set(files)) == len(files) == 180
-
-
-def test_the_same_seed_draws_the_same_and_another_does_not(problems: TaskRows) -> None:
-    assert _load().splits == problems.splits
+def test_the_same_seed_draws_the_same_and_more_problems_leave_those_that_there_are(problems: TaskRows) -> None:
     assert _load(seed=1).splits["test"] != problems.splits["test"]
-
-
-def test_more_problems_leave_those_that_there_are(problems: TaskRows) -> None:
-    assert _load(train=130).splits["test"] == problems.splits["test"]
-    assert _load(train=130).splits["train"][:120] == problems.splits["train"]
+    more = _load(train=130)
+    assert more.splits["test"] == problems.splits["test"]
+    assert more.splits["train"][:120] == problems.splits["train"]
 
 
 def test_swapped_the_texts_stay_and_every_picture_is_at_another_problem(problems: TaskRows) -> None:

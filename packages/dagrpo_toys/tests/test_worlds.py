@@ -1,5 +1,6 @@
 """Made-up worlds: every answer stands in one passage, a search leads to it, and the held-out world is another one."""
 
+import itertools
 import json
 import re
 from collections import Counter
@@ -9,9 +10,9 @@ import pytest
 from dagrpo.core.types import Row
 from dagrpo.data.config import Data
 from dagrpo.data.task import TaskRows
-from dagrpo.rewards.verifiers import get_verifier
 from dagrpo.tools.retrieval.index import Index
 from dagrpo.tools.search import written
+from dagrpo_answers.verifiers.exact_match import VERIFIER
 from dagrpo_toys.worlds import Config, load, names
 
 NAME = re.compile(r"\b(?:[BDFGKLMNPRSTVZ][a-z]{4,5})\b")
@@ -40,26 +41,19 @@ def _answer(task_row: Row) -> str:
     return str(answer)
 
 
-def test_each_person_gives_three_questions_of_one_hop_two_of_two_and_one_of_three(problems: TaskRows) -> None:
+def test_questions_and_passages_are_as_many_as_the_people_and_an_answer_stands_in_one_passage(
+    problems: TaskRows,
+) -> None:
     for split, people in (("train", 60), ("test", 20)):
         hops = Counter(task_row.ability for task_row in problems.splits[split])
         assert hops == {"1_hop": 3 * people, "2_hops": 2 * people, "3_hops": people}
     assert problems.levels == ["1_hop", "2_hops", "3_hops"]
-
-
-def test_there_is_one_short_passage_for_each_person_firm_and_place(problems: TaskRows) -> None:
     assert len(problems.passages) == len({passage.title for passage in problems.passages}) == 3 * (60 + 20)
     assert max(len(passage.text) for passage in problems.passages) < 60
-
-
-def test_an_answer_stands_in_one_passage_beside_a_name_that_is_none(problems: TaskRows) -> None:
     for task_row in _every(problems):
         (passage,) = [each for each in problems.passages if _answer(task_row) in each.text]
         assert _answer(task_row) != passage.title
-        assert len(set(NAME.findall(passage.text)) - {passage.title, _answer(task_row)}) == 1
-
-
-def test_no_name_of_the_held_out_world_is_in_the_other(problems: TaskRows) -> None:
+        assert len(set(NAME.findall(passage.text)) - {passage.title, _answer(task_row)}) == 1, "beside another name"
     found = {
         split: {name for e in rows for name in NAME.findall(f"{e.question} {_answer(e)}")}
         for split, rows in problems.splits.items()
@@ -86,6 +80,9 @@ def test_a_search_for_one_name_after_the_other_leads_to_the_answer(problems: Tas
         found = _led_to(index, task_row)
         assert len(found) == int(task_row.ability[0])
         assert [_answer(task_row) in text for text in found] == [False] * (len(found) - 1) + [True]
+        assert VERIFIER.extract(task_row.answer, "exact") == _answer(task_row)
+        assert VERIFIER.equal(_answer(task_row).lower(), task_row.ground_truth) is True
+        assert VERIFIER.equal(_answer(task_row)[:-1], task_row.ground_truth) is False
 
 
 def test_a_demonstration_shows_what_the_search_finds(problems: TaskRows, index: Index) -> None:
@@ -103,29 +100,17 @@ def test_a_demonstration_shows_what_the_search_finds(problems: TaskRows, index: 
             assert result == {"role": "tool", "content": written([index.passages[row].contents], "plain")}
 
 
-def test_the_verifier_reads_the_answer_and_takes_no_other(problems: TaskRows) -> None:
-    verifier = get_verifier("exact_match")
-    for task_row in problems.splits["test"]:
-        assert verifier.extract(task_row.answer, "exact") == _answer(task_row)
-        assert verifier.equal(_answer(task_row).lower(), task_row.ground_truth) is True
-        assert verifier.equal(_answer(task_row)[:-1], task_row.ground_truth) is False
-
-
 def test_hops_choose_the_questions_and_leave_the_worlds_as_they_are(problems: TaskRows) -> None:
     one = _load(hops=[1])
     assert one.passages == problems.passages
     assert {e.question for e in _every(one)} == {e.question for e in _every(problems) if e.ability == "1_hop"}
     assert one.levels == ["1_hop"]
-
-
-def test_the_same_seed_gives_the_same_worlds_and_another_one_others(problems: TaskRows) -> None:
-    assert _load() == problems
+    assert _load() == problems, "the same seed"
     other = {passage.title for passage in _load(seed=1).passages}
     assert len(other & {passage.title for passage in problems.passages}) < 10
 
 
 def test_names_have_five_or_six_letters_and_repeat_never() -> None:
-    given = names("x")
-    first = [next(given) for _ in range(5000)]
+    first = [*itertools.islice(names("x"), 5000)]
     assert len(set(first)) == 5000
     assert {len(name) for name in first} == {5, 6}
