@@ -111,11 +111,6 @@ def test_of_a_moving_picture_the_first_one_is_taken(kind: str) -> None:
     assert (still.format, still.getpixel((0, 0)), getattr(still, "n_frames", 1)) == ("PNG", (255, 0, 0), 1)
 
 
-def _half(kind: str) -> bytes:
-    file = _file(GRADIENT.convert("RGB"), kind)
-    return file[: len(file) // 2]
-
-
 UNREADABLE = "is not a picture that can be read"
 MANY_PARTS = "a file of far too many parts"
 REFUSED: dict[str, tuple[str, Callable[[], bytes]]] = {
