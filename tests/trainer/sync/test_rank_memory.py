@@ -64,9 +64,10 @@ def _expected(initial: Path) -> dict[str, str]:
         return {name: _digest(tensors.read(name)) for name in tensors.specs}
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("ranks", "servers", "each", "experts"),
-    [(2, 2, 1, False), pytest.param(3, 1, 2, True, marks=pytest.mark.nightly)],
+    [(2, 2, 1, False), (3, 1, 2, True)],
     ids=["two servers", "one of two ranks, with experts"],
 )
 def test_every_rank_of_every_server_reads_the_weights_of_one_process_byte_for_byte_from_the_rank_on_its_gpu(
