@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -66,7 +67,15 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (folder / DOWNLOAD / name).unlink()
     _make_run(folder / RUN)
     write_json(folder / CARD, {"source": "a/b", "revision": None, "raw": {"x.jsonl": "9" * 64}})
-    record = {"stage": "prepare", "experiment": "tiny", "seed": None, "key": "k", "params": {}, "code": "c", "job": "j"}
+    record: dict[str, Any] = {
+        "stage": "prepare",
+        "experiment": "tiny",
+        "seed": None,
+        "key": "k",
+        "params": {},
+        "code": "c",
+        "job": "j",
+    }
     made = {"environment": {}, "inputs": {}, "outputs": {CARD: sha256_of(folder / CARD)}}
     write_json(folder / PROVENANCE, record | made)
     write_json(folder / FAILURE, {})

@@ -24,7 +24,8 @@ def written(tokens: Sequence[int], prompt: Sequence[int] = (5,), logprob: float 
 def attempt(row: int, *samples: TokenSample, **changes: Any) -> Trajectory:
     """Return an attempt at the problem with that index."""
     values = {"sample_index": 0, "sampling_seed": 1, "text": "text", "finish_reason": "stop"} | changes
-    return Trajectory(**{"prompt": problem(row), "samples": samples} | values)
+    fields: dict[str, Any] = {"prompt": problem(row), "samples": samples} | values
+    return Trajectory(**fields)
 
 
 def scored(

@@ -6,8 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from tests.rollout.problems import task_row
-from tests.rollout.scripted_chat import END, ScriptedChat
-from tests.rollout.scripted_chat import ids as tokens
+from tests.rollout.scripted_chat import END, ScriptedChat, ids
 
 from dagrpo.chat.renderers import Message, ParsedAnswer, ToolSchema
 from dagrpo.core.trajectory import Prompt
@@ -21,7 +20,7 @@ class PlainChat(ScriptedChat):
     def prompt(self, messages: Sequence[Message], tools: Sequence[ToolSchema]) -> tuple[str, tuple[int, ...]]:
         begin = f"<tools>{json.dumps(list(tools), sort_keys=True)}{END}" if tools else ""
         text = begin + super().prompt(messages, ())[0]
-        return text, tokens(text)
+        return text, ids(text)
 
     def parse(self, prompt: Sequence[int], completion: Sequence[int], tools: Sequence[ToolSchema]) -> ParsedAnswer:
         answer, known = super().parse(prompt, completion, tools), {tool["function"]["name"] for tool in tools}
@@ -42,7 +41,7 @@ class ScriptedPolicy:
 
     async def complete(self, prompt: tuple[int, ...], most: int) -> Completion:
         self.asked.append((prompt, most))
-        written = tokens(self._answers.pop(0) + END)[:most]
+        written = ids(self._answers.pop(0) + END)[:most]
         completion = Completion(
             token_ids=written,
             logprobs=tuple(-0.125 * (place + 1) for place in range(len(written))),

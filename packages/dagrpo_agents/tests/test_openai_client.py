@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 from openai import AsyncOpenAI, BadRequestError
-from packages.dagrpo_agents.tests.scripted_policy import CALCULATOR, ScriptedPolicy, session_with, tokens
+from packages.dagrpo_agents.tests.scripted_policy import CALCULATOR, ScriptedPolicy, session_with
+from tests.rollout.scripted_chat import ids as tokens
 
 from dagrpo.rollout.session import Session
 from dagrpo_agents.gateway.server import Access, open_gateway

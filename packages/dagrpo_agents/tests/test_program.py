@@ -14,7 +14,8 @@ from typing import Any
 
 import psutil
 import pytest
-from packages.dagrpo_agents.tests.scripted_policy import PlainChat, ScriptedPolicy, session_with, tokens
+from packages.dagrpo_agents.tests.scripted_policy import PlainChat, ScriptedPolicy, session_with
+from tests.rollout.scripted_chat import ids as tokens
 
 from dagrpo.core.trajectory import Trajectory
 from dagrpo.core.types import Completion

@@ -110,7 +110,11 @@ def _answers(graded: Sequence[Graded], title: str) -> Table:
     for heading in ("line", "ground truth", *EXTRACTORS, ""):
         table.add_column(heading, overflow="fold")
     for each in graded:
-        cells = (str(each.line.number), one_line(each.line.ground_truth, LONGEST), *map(_cell, each.scores))
+        cells: tuple[Text | str, ...] = (
+            str(each.line.number),
+            one_line(each.line.ground_truth, LONGEST),
+            *map(_cell, each.scores),
+        )
         table.add_row(*cells, "differ" if each.disagrees else "")
     return table
 

@@ -176,8 +176,8 @@ def test_a_user_without_name_home_or_which_gets_a_line_for_each(
     (tmp_path / "file").touch()
     for home in (str(tmp_path / "file"), "~"):
         monkeypatch.setenv("HOME", home)
-        found = gpu_requirements.cache(is_needed=False)
-        assert (found.state, "XDG_CACHE_HOME" in found.remedy) == ("none", True)
+        cache = gpu_requirements.cache(is_needed=False)
+        assert (cache.state, "XDG_CACHE_HOME" in cache.remedy) == ("none", True)
 
 
 def test_the_disk_that_is_needed_is_what_the_plan_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -204,7 +204,8 @@ NO_ANSWER = r"did not answer /load_lora_adapter as SGLang does"
     ("status", "answer", "words"),
     [
         *((200, {"loaded_adapters": names}, NO_ANSWER) for names in (None, "step")),
-        *((200, answer, NO_ANSWER) for answer in ([], {"success": True})),
+        (200, [], NO_ANSWER),
+        (200, {"success": True}, NO_ANSWER),
         (400, REFUSAL, r"refused /load_lora_adapter \(400\): LoRA is not enabled\."),
         (200, {"loaded_adapters": {"other": ""}}, r"holds the adapters \['other'\] instead of step_0-"),
     ],

@@ -120,7 +120,12 @@ def test_weights_that_do_not_change_are_counted_over_an_interruption(
 
 
 def test_a_healthy_run_passes_every_gate_at_its_strictest(inputs: Inputs, tmp_path: Path) -> None:
-    strict = {"unchanged_weights": 1, "outside_share": 0.0, "largest_difference": 1e-4, "skipped_steps": 0}
+    strict: dict[str, Any] = {
+        "unchanged_weights": 1,
+        "outside_share": 0.0,
+        "largest_difference": 1e-4,
+        "skipped_steps": 0,
+    }
     run = _run(inputs, tmp_path, **strict)
     runs.execute(run, stop=lambda step: step == 3)
     _, reported = runs.execute(run)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -96,11 +96,12 @@ def test_rank_zero_says_once_why_sequences_are_padded_unless_that_was_asked_for_
 ) -> None:
     other = BesideAnother(rank=1, size=2, device=CPU, others=[1.0])
     mamba = Policy(MambaForCausalLM(MambaConfig(vocab_size=40, hidden_size=16, num_hidden_layers=1, state_size=4)))
-    for policy, asked, world in (
+    cases: list[tuple[Policy, Literal["padded"] | None, World]] = [
         (_qwen2("eager"), None, other),
         (_qwen2("eager"), "padded", single_process()),
         (mamba, None, single_process()),
-    ):
+    ]
+    for policy, asked, world in cases:
         assert prepare_layout(policy, asked, world, section="runtime.sft") == "padded"
     assert capsys.readouterr().err == ""
     assert prepare_layout(_qwen2("eager"), None, _beside(1.0), section="runtime.sft") == "padded"

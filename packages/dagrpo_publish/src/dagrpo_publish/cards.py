@@ -142,7 +142,7 @@ def rollouts_card(publication: Publication) -> str:
     return _rendered("rollouts_card.md.j2", publication, metadata=metadata.to_yaml())
 
 
-def _rendered(template: str, publication: Publication, **values: object) -> str:
+def _rendered(template: str, publication: Publication, **values: Any) -> str:
     return render_text(
         Path(__file__).with_name(template),
         publication=publication,

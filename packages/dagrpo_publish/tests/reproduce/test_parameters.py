@@ -31,7 +31,7 @@ def _crate(changes: dict[str, Any], code: dict[str, str] | None = None, name: st
     runtime = values.pop("runtime")
     if "name" not in changes.get("experiment", {}):
         values["experiment"].pop("name")
-    made = {"inputs": {}, "outputs": {"a": "1" * 64}}
+    made: dict[str, Any] = {"inputs": {}, "outputs": {"a": "1" * 64}}
     record = Recorded(stage="train", experiment=name, params=values, runtime=runtime, code="0" * 64, **made)
     return Crate(experiment=name, records=(record,), code={"train": code or {}}, scores={})
 
