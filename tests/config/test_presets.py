@@ -59,35 +59,22 @@ def test_every_part_is_used_by_an_experiment_or_fits_a_model_and_a_task() -> Non
             assert composed(["qwen2_5_0_5b", "gsm8k", name], PRESETS).model.name == "qwen2_5_0_5b_instruct"
 
 
-def test_a_later_preset_wins_and_what_none_says_is_the_default(folder: Path) -> None:
+def test_a_later_preset_wins_and_parts_without_an_experiment_give_it_their_names_without_the_hardware(
+    folder: Path,
+) -> None:
+    assert composed(["small", "sums", "box"], folder).experiment.name == "small-sums"
     params = composed(["first"], folder)
     assert (params.sft.steps, params.training.steps, params.model.name) == (3, 7, "small")
     both = composed(["first", "small"], folder)
     assert (both.sft.steps, both.experiment.name) == (0, "first-small")
 
 
-def test_parts_without_an_experiment_give_it_their_names_without_the_hardware(folder: Path) -> None:
-    assert composed(["small", "sums", "box"], folder).experiment.name == "small-sums"
-
-
-def test_a_file_of_ones_own_is_a_preset(folder: Path) -> None:
-    own = folder / "own.yaml"
-    own.write_text("use: [first]\nexperiment: {name: own}\n")
-    assert composed([str(own)], folder).training.steps == 7
-
-
-def test_a_preset_may_name_files_beside_it(folder: Path) -> None:
-    preset = folder / "mine.yaml"
-    preset.write_text("use: [small, sums]\ndata: {mirror: ./rows, pass_rates: results/rates.parquet}\n")
-    data = composed([str(preset)], folder).data
-    assert (data.mirror, data.pass_rates) == (str(folder / "rows"), "results/rates.parquet")
-
-
-def test_an_unknown_preset_is_refused_with_the_nearest_one(folder: Path) -> None:
-    with pytest.raises(UserError, match=r"there is no preset `smal` in .*: the nearest one is `small`"):
-        composed(["smal"], folder)
-    with pytest.raises(UserError, match=r"there is no preset `gpqa` in .*: it is a task; name it in experiment\.tasks"):
-        composed(["gpqa"], folder)
+def test_a_file_of_ones_own_is_a_preset_and_may_name_files_beside_it(folder: Path) -> None:
+    own = folder / "mine.yaml"
+    own.write_text("use: [first]\ndata: {mirror: ./rows, pass_rates: results/rates.parquet}\n")
+    params = composed([str(own)], folder)
+    assert (params.training.steps, params.data.pass_rates) == (7, "results/rates.parquet")
+    assert params.data.mirror == str(folder / "rows")
 
 
 def test_presets_that_use_each_other_are_refused(folder: Path) -> None:
@@ -97,16 +84,18 @@ def test_presets_that_use_each_other_are_refused(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("names", "purpose"),
+    ("names", "fault"),
     [
-        (["qwen2_5_0_5b", "gsm8k", "dapo_math", "h100"], "the presets gsm8k and dapo_math both name the task"),
-        (["qwen2_5_0_5b", "gsm8k", "qwen3_4b"], "the presets qwen2_5_0_5b and qwen3_4b both name the model"),
-        (["qwen3_4b", "gsm8k", "dapo", "opd"], "the presets dapo and opd both set algorithm.loss"),
-        (["qwen3_4b", "h100", "gsm8k", "h200_x2"], "the presets h100 and h200_x2 both describe the hardware"),
+        (["qwen2_5_0_5"], r"there is no preset `qwen2_5_0_5` in .*: the nearest one is `qwen2_5_0_5b`"),
+        (["gpqa"], r"there is no preset `gpqa` in .*: it is a task; name it in experiment\.tasks"),
+        (["qwen2_5_0_5b", "gsm8k", "dapo_math", "h100"], "the presets gsm8k and dapo_math both name the task, and"),
+        (["qwen2_5_0_5b", "gsm8k", "qwen3_4b"], "the presets qwen2_5_0_5b and qwen3_4b both name the model, and"),
+        (["qwen3_4b", "gsm8k", "dapo", "opd"], "the presets dapo and opd both set algorithm.loss, and .* leave out"),
+        (["qwen3_4b", "h100", "gsm8k", "h200_x2"], "the presets h100 and h200_x2 both describe the hardware, and"),
     ],
 )
-def test_two_presets_of_which_one_would_undo_the_other_are_refused(names: list[str], purpose: str) -> None:
-    with pytest.raises(UserError, match=f"^{purpose}, and .* would undo .*: leave out"):
+def test_an_unknown_preset_and_one_that_another_would_undo_are_refused(names: list[str], fault: str) -> None:
+    with pytest.raises(UserError, match=f"^{fault}"):
         composed(names, PRESETS)
 
 

@@ -45,12 +45,6 @@ def copy(undisturbed: Path, tmp_path: Path) -> Copy:
     return lambda name: clones.copied(undisturbed, tmp_path / name)
 
 
-@pytest.fixture
-def emptied(undisturbed: Path, tmp_path: Path) -> Copy:
-    """Makes copies of it in which nothing has been made yet."""
-    return lambda name: emptied_copy(undisturbed, tmp_path / name)
-
-
 def emptied_copy(clone: Path, folder: Path) -> Path:
     """A copy of a clone, with the files alone that git has of it."""
     clones.copied(clone, folder)

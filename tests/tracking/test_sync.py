@@ -100,9 +100,15 @@ def test_a_moved_project_is_recorded_anew_beside_the_experiment_of_its_old_place
     ]
 
 
-def test_nothing_new_takes_no_import_of_mlflow(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DAGRPO_TRACKING", "on")
+def test_nothing_new_takes_no_import_of_mlflow_and_a_lost_database_is_filled_again(
+    project: Path, empty_database: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     trained(project)
+    for mode in ("later", "off"):
+        monkeypatch.setenv("DAGRPO_TRACKING", mode)
+        assert sync.record_what_is_new() == ""
+        assert stage_runs(project) == []
+    monkeypatch.setenv("DAGRPO_TRACKING", "on")
     assert sync.record_what_is_new() == ""
     assert len(stage_runs(project)) == 1
     code = "import sys; from dagrpo.tracking.sync import record_what_is_new; "
@@ -113,28 +119,12 @@ def test_nothing_new_takes_no_import_of_mlflow(project: Path, monkeypatch: pytes
     assert len(stage_runs(project)) == 1
     assert sync.record_what_is_new() == ""
     assert len(stage_runs(project)) == 2
-
-
-def test_a_database_that_was_deleted_is_made_anew(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DAGRPO_TRACKING", "on")
-    trained(project)
-    database = (project / "mlflow.db").read_bytes()
-    sync.record_what_is_new()
-    shutil.rmtree(project / "mlartifacts")
     for file in project.glob("mlflow.db*"):
         file.unlink()
-    (project / "new.db").write_bytes(database)
-    (project / "new.db").rename(project / "mlflow.db")
+    shutil.copy(empty_database, project / "new.db")
+    (project / "new.db").rename(project / "mlflow.db")  # another file
     assert sync.record_what_is_new() == ""
-    assert len(stage_runs(project)) == 1
-
-
-@pytest.mark.parametrize("mode", ["later", "off"])
-def test_a_workflow_that_is_not_to_record_does_not(project: Path, monkeypatch: pytest.MonkeyPatch, mode: str) -> None:
-    monkeypatch.setenv("DAGRPO_TRACKING", mode)
-    trained(project)
-    assert sync.record_what_is_new() == ""
-    assert stage_runs(project) == []
+    assert len(stage_runs(project)) == 2, "a database that was deleted is made anew"
 
 
 def test_while_another_process_records_one_waits_and_says_so(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,38 +40,28 @@ def finished(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     return folder
 
 
-def test_training_that_is_killed_resumes_from_the_trainers_checkpoint(finished: Path) -> None:
-    assert stand_ins.lines_of(finished) == [3, 2]
-    assert read_parquet(finished / clones.RUN / "metrics.parquet")["step"].to_pylist() == [1, 2, 3, 4]
-    clones.require_no_process(finished)
-
-
-def test_provenance_has_the_saved_dtype_verls_version_and_the_digest_of_the_prompts_that_it_was_to_draw(
+def test_training_that_is_killed_resumes_from_the_trainers_checkpoint_and_all_of_it_is_on_record(
     finished: Path,
 ) -> None:
+    assert stand_ins.lines_of(finished) == [3, 2]
+    table = read_parquet(finished / clones.RUN / "metrics.parquet").to_pydict()
+    assert table["step"] == [1, 2, 3, 4]
+    clones.require_no_process(finished)
+    with closing(sqlite3.connect(finished / "mlflow.db")) as database:
+        rows = database.execute("select step, value from metrics where key = 'reward/mean' order by step").fetchall()
+    assert rows == list(zip(table["step"], table["reward/mean"], strict=True))
     facts = read_json(finished / clones.RUN / "policy/provenance.json")["facts"]
     assert facts["saved_in"] in {"bfloat16", "float32"}
-    for planned in finished.glob(".state/*/planned.jsonl"):
+    for planned in finished.glob(".state/*/planned.jsonl"):  # the prompts that it was to draw
         assert facts["verl"] == {"version": "0.9.1", "draws": sha256_of(planned)}
 
 
-def test_all_is_verified_and_up_to_date(finished: Path) -> None:
+def test_all_is_verified_up_to_date_and_in_the_report_with_lineage_back_to_the_data(finished: Path) -> None:
     clones.run(finished, "dagrpo", "verify", clones.NAME)
     assert "Nothing to be done" in clones.run(finished, "snakemake", "-n", "target")
     assert "up to date" in clones.run(finished, "dvc", "status")
-
-
-def test_the_report_has_scores_and_lineage_back_to_the_data(finished: Path) -> None:
-    page = (finished / f"results/{clones.NAME}/report/report.html").read_text()
-    assert "Greedy accuracy" in page
+    assert "Greedy accuracy" in (finished / f"results/{clones.NAME}/report/report.html").read_text()
     (scores,) = finished.glob(f"{clones.RUN}/eval/*/trained/scores.json")
     lineage = clones.run(finished, "dagrpo", "lineage", str(scores.relative_to(finished)))
     for origin in ("export", "train", "sft", "prepare"):
         assert origin in lineage
-
-
-def test_mlflow_has_the_curve_of_the_training(finished: Path) -> None:
-    with closing(sqlite3.connect(finished / "mlflow.db")) as database:
-        rows = database.execute("select step, value from metrics where key = 'reward/mean' order by step").fetchall()
-    table = read_parquet(finished / clones.RUN / "metrics.parquet").to_pydict()
-    assert rows == list(zip(table["step"], table["reward/mean"], strict=True))
