@@ -47,16 +47,26 @@ def test_the_parameters_are_checked_and_written_like_our_own(tmp_path: Path) -> 
     assert "    power: 2.0  # Power of the advantage; its sign stays.\n" in path.read_text()
 
 
-def test_an_unknown_key_is_refused_with_the_nearest_one_of_that_plug_in() -> None:
-    with pytest.raises(UserError, match=r"`algorithm.loss.pwer`: the nearest known key is `algorithm.loss.power`"):
-        parse({"algorithm": {"loss": {"name": "example_lab.losses:tilted", "pwer": 2.0}}})
-    with pytest.raises(UserError, match=r"`reward.components.example_lab.rewards:shortness.limit` is 0: input should"):
-        parse({"reward": {"components": {SHORTNESS: {"limit": 0}}}})
-
-
-def test_a_plug_in_refuses_other_parameters_that_it_cannot_work_with() -> None:
-    with pytest.raises(UserError, match="the loss tilted has no ratio to correct later updates"):
-        parse(VALUES | {"training": {"prompts_per_step": 4, "mini_batches": 2}})
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        (
+            {"algorithm": {"loss": {"name": "example_lab.losses:tilted", "pwer": 2.0}}},
+            r"`algorithm.loss.pwer`: the nearest known key is `algorithm.loss.power`",
+        ),
+        (
+            VALUES | {"training": {"prompts_per_step": 4, "mini_batches": 2}},
+            "the loss tilted has no ratio to correct later updates",
+        ),
+        (
+            {"reward": {"components": {SHORTNESS: {}, "example_lab.other_rewards:shortness": {}}}},
+            r"two reward\.components have the name shortness in metrics",
+        ),
+    ],
+)
+def test_a_plug_in_refuses_what_it_cannot_work_with(values: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(UserError, match=sentence):
+        parse(values)
 
 
 def test_code_identity_starts_at_what_is_selected() -> None:
@@ -130,8 +140,3 @@ def test_the_advantage_and_the_loss_are_computed_with_their_parameters() -> None
     assert result.per_token.tolist() == [-9.0, 0.5]
     assert float(result.metrics["scaled_advantage"]) == -8.75
     assert aggregation_of(algorithm.aggregation, algorithm.loss) == "seq-mean-token-sum"
-
-
-def test_two_components_of_one_label_are_refused() -> None:
-    with pytest.raises(UserError, match=r"two reward\.components have the name shortness in metrics"):
-        parse({"reward": {"components": {SHORTNESS: {}, "example_lab.other_rewards:shortness": {}}}})

@@ -1,7 +1,7 @@
 """A made-up experiment in the results layout: every file the report reads, small, and the same each time."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from dagrpo.utils.tables import write_parquet
 HOSTILE = (
     '</pre><script src="https://evil.example/x.js">alert(1)</script>\u202e<img src=x onerror=alert(2)>\x07 & #### 1'
 )
+SCORED = ("scores.parquet", "scores.json")
 SAMPLES = 4
 GROUP = 8
 REPORT = Report(completions=5, smoothing=3)
@@ -47,16 +48,7 @@ class Files:
     splits: list[Path] = field(default_factory=list)  # of tasks with pictures: a test says which there are
 
     def read(self) -> Inputs:
-        return read_inputs(
-            self.experiment,
-            scores=self.scores,
-            summaries=self.summaries,
-            metrics=self.metrics,
-            rollouts=self.rollouts,
-            provenance=self.provenance,
-            held_out=self.held_out,
-            splits=self.splits,
-        )
+        return read_inputs(**{each.name: getattr(self, each.name) for each in fields(self)})
 
 
 def page_of(files: Files, report: Report = REPORT) -> Page:
@@ -115,7 +107,16 @@ def make_experiment(
     also: published scorers. ended: steps of a seed that training.patience ended. A task whose name ends in _tool has conversations, also in
     training where it is the first one.
     """
-    maker = _Maker(root, np.random.default_rng(7), problems, steps, samples, also)
+    files = Files(experiment="tiny", scores=[], summaries=[], metrics=[], rollouts=[], provenance=[])
+    maker = _Maker(
+        root=root,
+        random=np.random.default_rng(7),
+        problems=problems,
+        steps=steps,
+        samples=samples,
+        also=also,
+        files=files,
+    )
     for task in tasks:
         maker.prepare(task)
     maker.model()
@@ -124,53 +125,51 @@ def make_experiment(
         for task in tasks:
             maker.evaluate(seed, task, "base", 0.6)
             maker.evaluate(seed, task, "trained", trained_accuracy)
-    return maker.files
+    return files
 
 
+@dataclass(slots=True, kw_only=True)
 class _Maker:
-    def __init__(
-        self, root: Path, random: np.random.Generator, problems: int, steps: int, samples: int, also: Sequence[str]
-    ) -> None:
-        self._root = root
-        self._random = random
-        self._problems = problems
-        self._steps = steps
-        self._samples = samples
-        self._also = also
-        self.files = Files(experiment="tiny", scores=[], summaries=[], metrics=[], rollouts=[], provenance=[])
+    root: Path
+    random: np.random.Generator
+    problems: int
+    steps: int
+    samples: int
+    also: Sequence[str]
+    files: Files
 
     def prepare(self, task: str) -> None:
-        folder = self._root / "data" / task
+        folder = self.root / "data" / task
         for split in ("train", "test"):
             write_json(folder / f"{split}.parquet", {"task": task, "split": split})
         outputs = [folder / "train.parquet", folder / "test.parquet"]
         self._provenance("prepare", None, [], outputs, {"data": {"arithmetic": {"seed": 0, "sizes": [4000, 512]}}})
 
     def model(self) -> None:
-        manifest = self._root / "models/tiny_qwen2/manifest.json"
+        manifest = self.root / "models/tiny_qwen2/manifest.json"
         write_json(manifest, {"format": "huggingface"})
         self._provenance("model", None, [], [manifest], {"model": {"name": "tiny_qwen2", "source": "fresh"}})
 
     def train(self, seed: int, task: str, steps: int) -> None:
-        folder = self._root / f"results/tiny/seed_{seed}"
+        folder = self.root / f"results/tiny/seed_{seed}"
         metrics, rollouts = folder / "metrics.parquet", folder / "rollouts/manifest.json"
-        course = 0.6 + 0.3 * (1 - np.exp(-np.arange(self._steps) / (self._steps / 4)))
-        course = np.clip(course + self._random.normal(0, 0.02, self._steps) + 0.02 * seed, 0, 1)
+        course = 0.6 + 0.3 * (1 - np.exp(-np.arange(self.steps) / (self.steps / 4)))
+        course = np.clip(course + self.random.normal(0, 0.02, self.steps) + 0.02 * seed, 0, 1)
         course = course[:steps]
         talks = task.endswith("_tool")
-        write_parquet(metrics, _metrics(course, self._random, talks=talks))
+        write_parquet(metrics, _metrics(course, self.random, talks=talks))
         names = [f"step_{step:05d}.parquet" for step in range(1, steps + 1)]
         for step, name in enumerate(names):
-            table = _talks(step + 1) if talks else _rollouts(step + 1, float(course[step]), self._random)
-            write_parquet(rollouts.parent / name, table)
+            table = _talks(step + 1) if talks else _rollouts(step + 1, float(course[step]), self.random)
+            write_parquet(rollouts.with_name(name), table)
         names.append(FILE)  # no rollouts, though it lies beside them
         write_parquet(rollouts.parent / FILE, digest_table({}))
         list_again(rollouts, names)
         policy = folder / "policy/manifest.json"
         write_json(policy, {"format": "dcp", "seed": seed})
-        inputs = [self._root / "models/tiny_qwen2/manifest.json", self._root / "data" / task / "train.parquet"]
+        inputs = [self.root / "models/tiny_qwen2/manifest.json", self.root / "data" / task / "train.parquet"]
         params = {
-            "training": {"steps": self._steps, "prompts_per_step": 4, "samples_per_prompt": GROUP},
+            "training": {"steps": self.steps, "prompts_per_step": 4, "samples_per_prompt": GROUP},
             "reward": {"extractor": "strict", "permuted": False},
             "algorithm": {
                 "advantage": {"name": "grpo"},
@@ -182,23 +181,21 @@ class _Maker:
         self.files.rollouts.append(rollouts)
 
     def evaluate(self, seed: int, task: str, variant: str, accuracy: float) -> None:
-        folder = self._root / f"results/tiny/seed_{seed}/eval/{task}/{variant}"
-        completions, scores, summary = (
-            folder / name for name in ("completions.parquet", "scores.parquet", "scores.json")
-        )
+        folder = self.root / f"results/tiny/seed_{seed}/eval/{task}/{variant}"
+        completions, scores, summary = (folder / name for name in ("completions.parquet", *SCORED))
         made = (
-            _evaluated_talks(self._problems, self._samples, variant)
+            _evaluated_talks(self.problems, self.samples, variant)
             if task.endswith("_tool")
-            else _completions(task, self._problems, self._samples, accuracy, self._random)
+            else _completions(task, self.problems, self.samples, accuracy, self.random)
         )
         write_parquet(completions, made)
-        scoring = Scoring(bootstrap_draws=200, also=[*self._also])
+        scoring = Scoring(bootstrap_draws=200, also=[*self.also])
         table, found = score(completions, scoring)
         write_parquet(scores, table)
         write_json(summary, {**found, "oracle": False})
         model = "models/tiny_qwen2" if variant == "base" else f"results/tiny/seed_{seed}/policy"
-        inputs = [self._root / model / "manifest.json", self._root / "data" / task / "test.parquet"]
-        sampling = {"evaluation": {"sampling": {"seed": 1000, "samples": self._samples, "temperature": 1.0}}}
+        inputs = [self.root / model / "manifest.json", self.root / "data" / task / "test.parquet"]
+        sampling = {"evaluation": {"sampling": {"seed": 1000, "samples": self.samples, "temperature": 1.0}}}
         self._provenance("sample", seed, inputs, [completions], sampling)
         params = {"evaluation": {"scoring": scoring.model_dump()}}
         self._provenance("score", seed, [completions], [scores, summary], params)
@@ -216,8 +213,8 @@ class _Maker:
             "params": params,
             "code": "c0de",
             "key": f"{stage}{outputs[0]}",
-            "inputs": {str(file.relative_to(self._root)): sha256_of(file) for file in inputs},
-            "outputs": {str(file.relative_to(self._root)): sha256_of(file) for file in outputs},
+            "inputs": {str(file.relative_to(self.root)): sha256_of(file) for file in inputs},
+            "outputs": {str(file.relative_to(self.root)): sha256_of(file) for file in outputs},
         }
         write_json(path, record)
         self.files.provenance.append(path)

@@ -9,8 +9,10 @@ from tests.report.test_page import Checker
 from dagrpo.evaluation.statistics import wilson
 from dagrpo.report.curves import curves, moving_average, to_csv
 from dagrpo.report.figures.held_out import held_out_curves
+from dagrpo.report.figures.training import learning_curve
 from dagrpo.report.page import render
 from dagrpo.report.rollouts import first_and_last
+from dagrpo.report.style import house_style
 
 
 def test_each_task_has_a_curve_for_each_seed_with_wilsons_interval(tmp_path: Path) -> None:
@@ -30,10 +32,11 @@ def test_the_page_shows_it_and_says_that_its_problems_are_the_tests(experiment: 
 
 
 def test_a_seed_that_its_patience_ended_keeps_its_last_average(tmp_path: Path) -> None:
-    files = add_held_out(make_experiment(tmp_path, seeds=(0, 1), ended={1: 8}))
-    page = Checker(render(page_of(files)))
-    assert "training.patience ended seed 1 after step 8; lines go on with its last average." in page.text
+    files = make_experiment(tmp_path, seeds=(0, 1), ended={1: 8})
     recorded = curves(files.read())
+    with house_style():
+        figure = learning_curve(recorded, 3)
+    assert "training.patience ended seed 1 after step 8; lines go on with its last average." in figure.description
     assert to_csv(recorded).count("\n1,") == 8
     smooth = moving_average(recorded["reward/mean"], 3)
     assert smooth[1, -1] == pytest.approx(recorded["reward/mean"][1, 5:8].mean())

@@ -48,16 +48,20 @@ def test_another_folder_is_told_and_so_is_the_way_out(tmp_path: Path, monkeypatc
 
 
 def test_credentials_are_present_or_not_and_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(ROOT)
     monkeypatch.setenv("HF_TOKEN", SECRET)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"https://user:{SECRET}@example.org")
-    monkeypatch.delenv("AWS_ACCESS_KEY_ID", raising=False)
-    shown = CliRunner().invoke(app, ["doctor"]).stdout
-    assert SECRET not in shown
-    lines, _ = diagnosed()
-    assert lines["HF_TOKEN"]["detail"] == lines["MLFLOW_TRACKING_URI"]["detail"] == "present"
-    assert lines["AWS_ACCESS_KEY_ID"]["state"] == "none"
-    assert SECRET not in json.dumps(lines)
+    for name in ("AWS_ACCESS_KEY_ID", "HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    lines = {each.name: each for each in command.check_credentials(online=False)}
+    assert lines["HF_TOKEN"].detail == lines["MLFLOW_TRACKING_URI"].detail == "present"
+    assert lines["AWS_ACCESS_KEY_ID"].state == "none"
+    assert "hub" not in lines, "it is asked only when wanted"
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        monkeypatch.setattr(constants, "ENDPOINT", f"http://user:{SECRET}@127.0.0.1:{closed.getsockname()[1]}")
+        lines = {each.name: each for each in command.check_credentials(online=True)}
+    assert lines["hub"].state == "missing"
+    assert SECRET not in str(lines)
 
 
 def test_packages_that_are_missing_or_of_other_versions_than_the_lock_are_named(
@@ -128,19 +132,6 @@ def test_isolation_is_needed_where_the_policy_may_run_programs_here(
     experiment = {"train": task, "evaluate": [task], "tasks": [task]}
     (tmp_path / "params.yaml").write_text(json.dumps({"experiment": experiment, "rollout": {"tools": tools}}))
     assert command.needs_isolation() is is_needed
-
-
-def test_a_hub_that_is_not_reached_is_missing_without_its_password(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(ROOT)
-    assert "hub" not in diagnosed()[0], "it is asked only when wanted"
-    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
-        monkeypatch.delenv(name, raising=False)
-    with socket.socket() as closed:
-        closed.bind(("127.0.0.1", 0))
-        monkeypatch.setattr(constants, "ENDPOINT", f"http://user:{SECRET}@127.0.0.1:{closed.getsockname()[1]}")
-        lines, code = diagnosed("--online")
-    assert (lines["hub"]["state"], code) == ("missing", 1)
-    assert SECRET not in json.dumps(lines)
 
 
 def test_each_need_of_slurm_that_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
