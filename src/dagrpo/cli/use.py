@@ -69,7 +69,7 @@ def use(
     if old is not None:
         _show_what_changes(params)
         is_ours = DIGEST.is_file() and DIGEST.read_bytes() == sha256(old).hexdigest().encode()
-        if old != new and not is_ours and not any(_says(name, old) for name in experiments()):
+        if old != new and not is_ours and not _is_preset(old):
             _require_consent(force=force)
             plain_console().print(f"The edited one is kept as {_keep_copy(old)}.")
     write_text(PARAMS, new.decode())
@@ -91,11 +91,15 @@ def _show_what_changes(new: Params) -> None:
         plain_console().print(f"... and {len(parameters) - MOST_CHANGES:,} more.")
 
 
-def _says(preset: str, text: bytes) -> bool:
+def _is_preset(text: bytes) -> bool:
+    """Return True if params.yaml, with this text, is an experiment of presets/ but for its comments."""
     try:
-        return COMMENT.sub(b"", preset_text([preset]).encode()) == COMMENT.sub(b"", text)
-    except UserError:  # a broken preset, which the user has not selected
-        return False
+        match read_yaml(PARAMS):
+            case {"experiment": {"name": str(name)}} if name in experiments():
+                return COMMENT.sub(b"", preset_text([name]).encode()) == COMMENT.sub(b"", text)
+    except UserError:  # one of the two is broken
+        pass
+    return False
 
 
 def _require_consent(*, force: bool) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from tests.cli.conftest import Scored
-from tests.pipeline.changes.made_up import Project, make_project
+from tests.pipeline.changes.made_up import Project
 from typer.testing import CliRunner
 
 from dagrpo.cli.application import app
@@ -147,32 +147,28 @@ def test_runtime_stands_apart_and_no_name_is_obeyed(results: Path) -> None:
     assert "\u202e" not in page + captured.get()
 
 
-def _make_two(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
-    """Make a project and its equal `other`."""
-    monkeypatch.chdir(folder)
-    project = make_project(folder)
+@pytest.fixture
+def two(made_up: Project) -> Project:
+    """A finished experiment, and its equal `other`."""
     for top in ("data", "models", "results"):
-        shutil.copytree(Path(top, project.name), Path(top, "other"))
-    return project
+        shutil.copytree(Path(top, made_up.name), Path(top, "other"))
+    return made_up
 
 
-def test_what_differs_is_found_in_parameters_data_code_and_environment(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    project = _make_two(tmp_path, monkeypatch)
-    assert differences([project.name, "other"]) == []
-    provenance = Path(str(project.provenance("train")).replace(project.name, "other"))
+def test_what_differs_is_found_in_parameters_data_code_and_environment(two: Project) -> None:
+    assert differences([two.name, "other"]) == []
+    provenance = Path(str(two.provenance("train")).replace(two.name, "other"))
     record = read_json(provenance)
     record["params"]["training"]["steps"] = 7
     record["runtime"] = {"training": {"micro_batch_size": 8}}
     record["environment"]["torch"] = "2.14.0"
     write_json(provenance, record | {"code": "c0de" * 16})
-    card = Path(str(project.provenance("prepare")).replace(project.name, "other"))
+    card = Path(str(two.provenance("prepare")).replace(two.name, "other"))
     record = read_json(card)
     path = next(path for path in record["outputs"] if path.endswith("test.parquet"))
     write_json(card, record | {"outputs": record["outputs"] | {path: "d" * 64}})
-    found = [(each.group, each.name, each.values[1]) for each in differences([project.name, "other"])]
-    task = project.params.experiment.train
+    found = [(each.group, each.name, each.values[1]) for each in differences([two.name, "other"])]
+    task = two.params.experiment.train
     assert found == [
         ("parameters", "training.steps", "7"),
         ("data", f"{task}/test.parquet", "d" * 12),
@@ -182,13 +178,10 @@ def test_what_differs_is_found_in_parameters_data_code_and_environment(
     ]
 
 
-def test_an_unfinished_experiment_is_named_and_compared_by_what_both_have(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    project = _make_two(tmp_path, monkeypatch)
+def test_an_unfinished_experiment_is_named_and_compared_by_what_both_have(two: Project) -> None:
     for stage in ("score", "report"):
-        Path(str(project.provenance(stage)).replace(project.name, "other")).unlink()
-    names = [project.name, "other"]
+        Path(str(two.provenance(stage)).replace(two.name, "other")).unlink()
+    names = [two.name, "other"]
     (said,) = unfinished(names)
     assert said == "other is unfinished, without report yet: the differences are those of stages that all have."
     assert differences(names) == []
@@ -198,13 +191,10 @@ def test_an_unfinished_experiment_is_named_and_compared_by_what_both_have(
     assert differences(names) == []
 
 
-def test_the_file_of_code_that_differs_is_named_where_a_job_was_planned_with_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    project = _make_two(tmp_path, monkeypatch)
-    project.change_code("score", "src/dagrpo/pipeline/stages/score.py", "0" * 64)
-    (found,) = differences([project.name, "other"])
+def test_the_file_of_code_that_differs_is_named_where_a_job_was_planned_with_it(two: Project) -> None:
+    two.change_code("score", "src/dagrpo/pipeline/stages/score.py", "0" * 64)
+    (found,) = differences([two.name, "other"])
     assert (found.name, found.values[0]) == ("src/dagrpo/pipeline/stages/score.py", "0" * 12)
     for file in Path(".state/jobs").glob("code-*"):
         file.unlink()
-    assert [each.name for each in differences([project.name, "other"])] == ["stage score"]
+    assert [each.name for each in differences([two.name, "other"])] == ["stage score"]
