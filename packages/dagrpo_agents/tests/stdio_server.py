@@ -38,19 +38,6 @@ def die() -> str:
 
 
 @server.tool()
-def chat(characters: int) -> str:
-    """Write to stderr."""
-    print("x" * characters, file=sys.stderr, flush=True)
-    return "written"
-
-
-@server.tool()
-def flood() -> str:
-    """Answer with a line of 9 MiB."""
-    return "x" * (9 << 20)
-
-
-@server.tool()
 def sleep(seconds: float) -> str:
     """Take a while."""
     time.sleep(seconds)

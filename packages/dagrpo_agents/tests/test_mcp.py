@@ -72,31 +72,6 @@ async def test_one_server_answers_all_and_is_started_again_when_it_dies(tmp_path
     assert [child for child in mine if SERVER[1] in child.as_dict(["cmdline"], ad_value=[])["cmdline"]] == []
 
 
-@pytest.mark.anyio
-async def test_a_program_that_writes_much_to_stderr_fills_no_disk(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(mcp_tool, "MOST_LOG_BYTES", 10_000)
-    monkeypatch.setattr(mcp_tool, "SECONDS_BETWEEN_LOOKS", 0.02)
-    async with TOOL.open(Config(command=SERVER), ToolPlace(folder=tmp_path, passages=None)) as tool:
-        for _ in range(3):
-            await _told(tool, "chat", characters=50_000)
-            await asyncio.sleep(0.2)
-            assert (tmp_path / "mcp.log").stat().st_size <= 10_000
-
-
-@pytest.mark.anyio
-async def test_a_line_that_is_too_long_is_an_error_of_the_call_and_the_next_call_has_a_new_server(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("dagrpo_agents.mcp_transport.MOST_BYTES", 1 << 20)
-    async with TOOL.open(Config(command=SERVER), ToolPlace(folder=tmp_path, passages=None)) as tool:
-        failure = await asyncio.wait_for(_told(tool, "flood"), 30)
-        assert failure.startswith("InfrastructureFailure"), failure
-        assert failure.endswith("stdio_server.py answered with more than 1048576 bytes in a call of flood."), failure
-        assert await _told(tool, "add", a=1, b=1) == "2"
-
-
 BARE = """
 import json, sys
 SCHEMA = {"type": "object", "properties": {"a": {"pattern": "^(a+)+$"}}}
@@ -131,6 +106,35 @@ def _result(result: str) -> str:
     return f'{{"jsonrpc": "2.0", "id": NUMBER, "result": {result}}}'
 
 
+FINE = _result('{"content": [{"type": "text", "text": "fine"}]}')
+
+
+@pytest.mark.anyio
+async def test_a_program_that_writes_much_to_stderr_fills_no_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mcp_tool, "MOST_LOG_BYTES", 10_000)
+    monkeypatch.setattr(mcp_tool, "SECONDS_BETWEEN_LOOKS", 0.02)
+    chatty = BARE.replace("asked = json", 'print("x" * 50_000, file=sys.stderr, flush=True)\n    asked = json')
+    async with TOOL.open(
+        Config(command=[sys.executable, "-c", chatty]), ToolPlace(folder=tmp_path, passages=None)
+    ) as tool:
+        for _ in range(3):
+            assert await _told(tool, "say", line=FINE) == "fine"
+            await asyncio.sleep(0.2)
+            assert (tmp_path / "mcp.log").stat().st_size <= 10_000
+
+
+def test_a_line_that_is_too_long_is_an_error_of_the_call_and_the_next_call_has_a_new_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dagrpo_agents.mcp_transport.MOST_BYTES", 1 << 20)
+    first, second = _answers(tmp_path, "x" * (2 << 20), FINE)
+    assert first.startswith("InfrastructureFailure"), first
+    assert first.endswith(" answered with more than 1048576 bytes in a call of say."), first[-200:]
+    assert second == "fine"
+
+
 @pytest.mark.parametrize(
     "result",
     [
@@ -147,7 +151,7 @@ def _result(result: str) -> str:
 def test_an_answer_that_cannot_be_read_is_an_error_at_once_and_the_next_call_is_answered(
     tmp_path: Path, result: str
 ) -> None:
-    first, second = _answers(tmp_path, _result(result), _result('{"content": [{"type": "text", "text": "fine"}]}'))
+    first, second = _answers(tmp_path, _result(result), FINE)
     assert first.startswith("InfrastructureFailure")
     assert "answered with a line that is no message of the protocol" in first
     assert second == "fine"
