@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from transformers import Qwen2_5_VLConfig, Qwen2Config
 
 from dagrpo.core.section import HeadDtype
 from dagrpo.engine import sglang
@@ -24,42 +25,6 @@ TAKES = {
     "triton": {"bfloat16", "float16", "float32"},
 }
 CAPABILITIES = {"H100": (9, 0), "H200": (9, 0), "A100": (8, 0), "RTX 4090": (8, 9), "L40S": (8, 9)}
-TEXT: dict[str, Any] = {
-    "architectures": ["Qwen2ForCausalLM"],
-    "model_type": "qwen2",
-    "hidden_size": 896,
-    "intermediate_size": 4864,
-    "num_hidden_layers": 24,
-    "num_attention_heads": 14,
-    "num_key_value_heads": 2,
-    "vocab_size": 151_936,
-    "max_position_embeddings": 32_768,
-    "torch_dtype": "bfloat16",
-    "tie_word_embeddings": True,
-    "rope_theta": 1e6,
-    "rms_norm_eps": 1e-6,
-    "hidden_act": "silu",
-}
-PICTURES: dict[str, Any] = {
-    "architectures": ["Qwen2_5_VLForConditionalGeneration"],
-    "model_type": "qwen2_5_vl",
-    "torch_dtype": "bfloat16",
-    "image_token_id": 151_655,
-    "vision_start_token_id": 151_652,
-    "vision_end_token_id": 151_653,
-    "video_token_id": 151_656,
-    "text_config": TEXT
-    | {"model_type": "qwen2_5_vl_text", "rope_scaling": {"type": "mrope", "mrope_section": [16, 24, 24]}},
-    "vision_config": {
-        "model_type": "qwen2_5_vl",
-        "depth": 32,
-        "hidden_size": 1280,
-        "intermediate_size": 3420,
-        "num_heads": 16,
-        "out_hidden_size": 896,
-        "patch_size": 14,
-    },
-}
 ADAPTER = AdapterForm(rank=16, alpha=32, target_modules=("q_proj", "v_proj"))
 
 
@@ -79,9 +44,9 @@ class Case:
 
     def to_resolve(self, folder: Path) -> dict[str, Any]:
         """Return what `resolved.py` reads."""
-        model = folder / "model"
-        model.mkdir(parents=True)
-        (model / "config.json").write_text(json.dumps(PICTURES if self.pictures else TEXT))
+        model, kind = folder / "model", Qwen2_5_VLConfig if self.pictures else Qwen2Config
+        architecture = "Qwen2_5_VLForConditionalGeneration" if self.pictures else "Qwen2ForCausalLM"
+        kind(architectures=[architecture], dtype="bfloat16").save_pretrained(model)
         serving = Serving(
             model=model,
             config=sglang.Config(release_memory=self.release_memory, tensor_parallel=self.tensor_parallel),
