@@ -46,12 +46,6 @@ def test_what_goes_along_from_a_folder_without_a_manifest_is_no_link_out_of_it(
         open_checkpoint(saved, model_folder)
 
 
-def test_links_inside_a_folder_without_a_manifest_are_followed(model_folder: Path) -> None:
-    (model_folder / MANIFEST).unlink()
-    (model_folder / "vocab.txt").symlink_to("config.json")
-    assert "vocab.txt" in open_checkpoint(model_folder).auxiliary
-
-
 def test_what_goes_along_from_the_hubs_own_cache_may_be_links_to_its_blobs(model_folder: Path, tmp_path: Path) -> None:
     repository = tmp_path / "models--lab--model"
     snapshot, blobs = repository / "snapshots/0123", repository / "blobs"
@@ -60,6 +54,8 @@ def test_what_goes_along_from_the_hubs_own_cache_may_be_links_to_its_blobs(model
     for name in (*open_checkpoint(model_folder).auxiliary, "model.safetensors"):
         (snapshot / name).symlink_to(f"../../blobs/{name}")
     assert open_checkpoint(snapshot).auxiliary == tuple(sorted(open_checkpoint(model_folder).auxiliary))
+    (snapshot / "vocab.txt").symlink_to("config.json")
+    assert "vocab.txt" in open_checkpoint(snapshot).auxiliary
 
 
 @pytest.fixture

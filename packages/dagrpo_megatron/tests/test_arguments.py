@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import transformers
 from packages.dagrpo_megatron.tests.families import LLAMA3_ROPE
 from packages.dagrpo_megatron.tests.options import parsed
 from transformers import AutoConfig
@@ -20,16 +21,6 @@ SIZES = {
     "num_attention_heads": 64,
     "intermediate_size": 96,
     "max_position_embeddings": 128,
-}
-MODEL_TYPES = {
-    "LlamaForCausalLM": "llama",
-    "MistralForCausalLM": "mistral",
-    "Qwen2ForCausalLM": "qwen2",
-    "Qwen3ForCausalLM": "qwen3",
-    "Qwen3MoeForCausalLM": "qwen3_moe",
-    "MixtralForCausalLM": "mixtral",
-    "GlmForCausalLM": "glm",
-    "Glm4ForCausalLM": "glm4",
 }
 # As published; https://huggingface.co/Qwen/Qwen2.5-32B/blob/main/config.json
 QWEN25_32B = {
@@ -66,7 +57,12 @@ def _arguments(tmp_path: Path, **config: Any) -> list[str]:
 
 @pytest.mark.parametrize("architecture", [name for family in FAMILIES for name in family.architectures])
 def test_what_a_config_leaves_out_is_what_transformers_takes(architecture: str, tmp_path: Path) -> None:
-    ours = config_in(tmp_path, architectures=[architecture], model_type=MODEL_TYPES[architecture], **SIZES)
+    ours = config_in(
+        tmp_path,
+        architectures=[architecture],
+        model_type=getattr(transformers, architecture).config_class.model_type,
+        **SIZES,
+    )
     theirs = AutoConfig.from_pretrained(tmp_path)
     heads = getattr(theirs, "num_key_value_heads", None) or theirs.num_attention_heads
     assert ours.shape.groups == heads

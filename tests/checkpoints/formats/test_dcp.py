@@ -87,9 +87,14 @@ def test_the_way_there_and_back_is_exact(
     assert len(list((tmp_path / "back").glob("*.safetensors"))) == 1 or limit < LARGE
 
 
-def test_the_same_weights_give_the_same_bytes(pristine: Path, converted: Path, tmp_path: Path) -> None:
+def test_the_same_weights_give_the_same_bytes_and_logits(pristine: Path, converted: Path, tmp_path: Path) -> None:
     write_as("dcp", open_checkpoint(pristine), tmp_path / "again", LARGE)
-    model, _ = load_model(converted, torch.float32)
+    model, tokenizer = load_model(converted, torch.float32)
+    original, _ = load_model(pristine, torch.float32)
+    ids = torch.tensor([[1, 40, 50, 60, 2]])
+    assert torch.equal(original(ids).logits, model(ids).logits)
+    assert model.get_output_embeddings().weight is model.get_input_embeddings().weight
+    assert tokenizer.decode(tokenizer.encode("1 + 2 = 3")) == "1 + 2 = 3"
     save_sharded(model, converted, tmp_path / "saved", single_process())
     manifests = {(folder / MANIFEST).read_bytes() for folder in (converted, tmp_path / "again", tmp_path / "saved")}
     assert len(manifests) == 1
@@ -123,27 +128,21 @@ def _parsed(metadata: dict[str, str]) -> dict[str, object]:
     return metadata | {"DCP_SHARDING_INFO": json.loads(metadata["DCP_SHARDING_INFO"])}
 
 
-def test_a_tensor_that_two_ranks_hold_is_put_together(tmp_path: Path) -> None:
+def test_a_tensor_that_two_ranks_hold_is_put_together_unless_its_types_differ(tmp_path: Path) -> None:
     whole = torch.arange(12.0).reshape(4, 3)
     _write_chunk(tmp_path, 1, whole[:3], [0, 0])
     _write_chunk(tmp_path, 2, whole[3:], [3, 0])
     assert torch.equal(DcpTensors(tmp_path).read("w"), whole)
     assert tensor_digest(DcpTensors(tmp_path)) == tensor_digest(StateTensors({"w": whole}))
+    _write_chunk(tmp_path, 2, whole[3:].bfloat16(), [3, 0])
+    with pytest.raises(UserError, match="in one type"):
+        DcpTensors(tmp_path)
 
 
 def _write_chunk(folder: Path, rank: int, chunk: torch.Tensor, offsets: list[int]) -> None:
     metadata = {"DCP_SHARDING_INFO": json.dumps({"w": {"saved_offsets": offsets}}), "format": "pt"}
     path = folder / f"shard-{rank:05d}-model-00001-of-00001.safetensors"
     safetensors.torch.save_file({"w": chunk.clone()}, path, metadata=metadata)
-
-
-def test_a_loaded_model_computes_what_the_original_computes(pristine: Path, converted: Path) -> None:
-    ids = torch.tensor([[1, 40, 50, 60, 2]])
-    first, _ = load_model(pristine, torch.float32)
-    second, tokenizer = load_model(converted, torch.float32)
-    assert torch.equal(first(ids).logits, second(ids).logits)
-    assert second.get_output_embeddings().weight is second.get_input_embeddings().weight
-    assert tokenizer.decode(tokenizer.encode("1 + 2 = 3")) == "1 + 2 = 3"
 
 
 def test_experts_that_transformers_fuses_keep_their_names(pristine: Path, tmp_path: Path) -> None:
@@ -175,20 +174,16 @@ def test_a_tensor_that_the_config_contradicts_is_named(
         load_model(model_folder, torch.float32)
 
 
-def test_a_changed_checkpoint_is_not_loaded(converted: Path) -> None:
-    (converted / "config.json").write_text("{}")
-    with pytest.raises(ValueError, match=r"config\.json is truncated"):
-        load_model(converted, torch.float32)
-
-
-def test_the_wrong_format_is_refused(pristine: Path, converted: Path, tmp_path: Path) -> None:
+def test_what_is_changed_in_another_format_or_without_a_tokenizer_is_refused(
+    pristine: Path, converted: Path, model_folder: Path, tmp_path: Path
+) -> None:
     with pytest.raises(ValueError, match="is a dcp checkpoint where a huggingface one is needed"):
         convert(converted, tmp_path / "x", Checkpoint())
     with pytest.raises(ValueError, match="is a huggingface checkpoint where a dcp one is needed"):
         export(pristine, tmp_path / "x", Checkpoint())
-
-
-def test_a_model_without_a_tokenizer_is_not_converted(model_folder: Path, tmp_path: Path) -> None:
+    (converted / "config.json").write_text("{}")
+    with pytest.raises(ValueError, match=r"config\.json is truncated"):
+        load_model(converted, torch.float32)
     (model_folder / "tokenizer.json").unlink()
     write_manifest(model_folder, "huggingface", HuggingFaceTensors(model_folder))
     with pytest.raises(ValueError, match="has no tokenizer"):
@@ -211,13 +206,6 @@ def _shards(folder: Path, *places: object) -> Path:
 def test_places_that_cannot_be_are_refused(tmp_path: Path, places: list[object]) -> None:
     with pytest.raises(UserError):
         DcpTensors(_shards(tmp_path, *places))
-
-
-def test_chunks_of_several_types_are_refused(tmp_path: Path) -> None:
-    _write_chunk(tmp_path, 1, torch.zeros(2, 3), [0, 0])
-    _write_chunk(tmp_path, 2, torch.zeros(2, 3, dtype=torch.bfloat16), [2, 0])
-    with pytest.raises(UserError, match="in one type"):
-        DcpTensors(tmp_path)
 
 
 @settings(max_examples=40, deadline=None)
