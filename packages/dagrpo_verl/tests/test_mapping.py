@@ -155,8 +155,3 @@ def test_scripts_with_tools_users_and_pictures_compose_with_verl(name: str, expe
     params: Any = composed([name, "verl"], PRESETS)
     found = planned(params, {})
     assert {key: found[key] for key in expected} == expected
-
-
-def test_verl_freezes_no_vision_tower() -> None:
-    with pytest.raises(UserError):
-        composed(["verl/qwen2_5_vl_7b_freeze_vision", "verl"], PRESETS)
