@@ -74,15 +74,6 @@ def _nested(section: type[Section]) -> dict[str, type[Section]]:
     return {name: field.annotation for name, field in section.model_fields.items() if _is_section(field.annotation)}
 
 
-def _path(wanted: type[Section], section: type[Section] = Params, prefix: str = "") -> str:
-    """How the workflow reaches a section of Params: runtime.training."""
-    if section is wanted:
-        return prefix.removeprefix(".")
-    return next(
-        (path for name, kind in _nested(section).items() if (path := _path(wanted, kind, f"{prefix}.{name}"))), ""
-    )
-
-
 def _is_section(kind: Any) -> TypeGuard[type[Section]]:
     return isinstance(kind, type) and issubclass(kind, Section)
 
@@ -131,12 +122,8 @@ def test_every_key_of_a_section_is_read_by_code_that_is_given_that_section(secti
     owners |= _holders(package, owners) | {kind.__name__ for kind in section.__subclasses__()}
     read = {attribute for names, attributes in files if owners & names for attribute in attributes}
     read |= {each for path in package for name, found in _read_by_methods(path) if name in own for each in found}
-    workflow = (
-        "".join(p.read_text() for p in (ROOT / "workflow/rules").glob("*.smk")) + (ROOT / "Snakefile").read_text()
-    )
-    leaves = [key for key, field in section.model_fields.items() if not _is_section(field.annotation)]
-    dead = [key for key in leaves if key not in read and f"{_path(section)}.{key}" not in workflow]
-    assert dead == []
+    leaves = {key for key, field in section.model_fields.items() if not _is_section(field.annotation)}
+    assert leaves - read == set()
 
 
 PLUGGED: list[tuple[Plugins[Any], str]] = [
