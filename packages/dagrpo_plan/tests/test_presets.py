@@ -11,7 +11,6 @@ from benchmarks.gpu.presets import (
     large_rows,
     planned,
     published_rows,
-    rate_of,
     rows,
     shape_of,
     train_of,
@@ -81,15 +80,6 @@ def test_the_table_of_the_documentation_is_the_one_that_the_plan_prints(folder: 
     shown = [line for page in ("gpu", "cluster") for line in (ROOT / f"docs/{page}.md").read_text().splitlines()]
     tables = (table(folder) for table in (rows, published_rows, dapo_rows, large_rows))
     assert [row for table in tables for row in table if row not in shown] == []
-
-
-def test_an_a100_is_faster_than_an_l40s_and_an_h100_about_twice_as_fast_as_an_a100(folder: Path) -> None:
-    for repository in ("Qwen/Qwen2.5-0.5B-Instruct", "Qwen/Qwen2.5-7B-Instruct"):
-        h100, a100, l40s = (
-            rate_of(repository, card, 1100, passes=4, compiled=True, folder=folder) for card in ("H100", "A100", "L40S")
-        )
-        assert l40s < a100
-        assert 1.9 < h100 / a100 < 2.5
 
 
 def test_weights_are_planned_in_buckets_where_each_gpu_of_a_server_has_a_process(folder: Path) -> None:
