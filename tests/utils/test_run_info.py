@@ -87,8 +87,8 @@ def test_the_page_says_when_from_what_and_on_what(tmp_path: Path) -> None:
     page = write_times_page("tiny", [], tmp_path, {path: hostile})
     assert page is not None
     text = page.read_text()
-    for told in ("2026-01-02", "c0ffee with uncommitted changes", "torch 2.0", "2 min 5 s, attempt 2"):
-        assert told in text
+    for shown in ("2026-01-02", "c0ffee with uncommitted changes", "torch 2.0", "2 min 5 s, attempt 2"):
+        assert shown in text
     assert "300 MiB" in text
     assert "2,000 MiB" in text
     assert "seed_0/policy" in text
