@@ -99,7 +99,7 @@ def test_every_step_of_a_run_is_found_again_bit_for_bit_from_the_initial_checkpo
     assert [(check.step, check.after, check.difference) for check in checks] == [(n, 0, None) for n in (1, 2, 3, 4)]
     assert all(len(check.recorded.gradients) == 2 for check in checks)
     assert all(check.largest_logprob_difference == 0.0 for check in checks)
-    assert all(check.recorded_grad_norm == check.grad_norm > 0 for check in checks)
+    assert all(check.recorded_grad_norm == check.stats.grad_norm > 0 for check in checks)
 
 
 def test_the_layout_is_measured_once_however_many_steps_are_computed_again(

@@ -133,6 +133,7 @@ EXAMPLES = {  # at the end of each command's help
     "`dagrpo plan params.yaml lora --memory 24`",
     "profile": "Examples: `dagrpo profile`; `dagrpo profile arithmetic_tiny --steps 3 --to steps.json.gz`",
     "replay": "Example: `dagrpo replay arithmetic_tiny --steps 3,17`",
+    "audit": "Examples: `dagrpo audit arithmetic_tiny`; `dagrpo audit arithmetic_tiny --steps 3,17 --draw 2f61`",
     "serve": "Examples: `dagrpo serve arithmetic_tiny`; `dagrpo serve arithmetic_tiny --policy trained --port 8003`",
     "train": "Example: `dagrpo train --rollouts-only --to half_a_step`, then `dagrpo train --from-rollouts half_a_step --to the_other`",
     "warm": "Example: `dagrpo warm`, once the experiment's model exists",
@@ -143,12 +144,13 @@ PANELS: dict[str, tuple[Callable[..., None] | str, ...]] = {  # of `dagrpo --hel
     "Begin": (init, doctor, use, "plan", new),
     "Look": (status, show, ui, "serve", "profile", lineage),
     "Compare": (compare, sweep, power),
-    "Check and pass on": (verify, accept, "replay", "crate", "reproduce", "publish"),
+    "Check and pass on": (verify, accept, "replay", "audit", "crate", "reproduce", "publish"),
     "Checkpoints and answers": (convert, inspect, diff, grade),
     RARE: (generate, clean, "search", "train", warm),
 }
 # Commands of packages that are found by their entry points, and what pip installs for each.
 PACKAGED = {
+    "audit": "dagrpo[replay]",
     "crate": "dagrpo[publish]",
     "plan": "dagrpo[plan]",
     "profile": "dagrpo[replay]",

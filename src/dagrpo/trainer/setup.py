@@ -3,9 +3,11 @@
 Each is given what it works with, and nothing else.
 """
 
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any
+
+from transformers import PreTrainedTokenizerBase
 
 from dagrpo.algorithms.advantages import ADVANTAGES
 from dagrpo.checkpoints.manifest import tensor_digest_of
@@ -14,7 +16,7 @@ from dagrpo.core.trajectory import Prompt
 from dagrpo.engine.interface import EngineOpener, RolloutEngine
 from dagrpo.models.pictures import processor_of
 from dagrpo.rewards.grading import Grader
-from dagrpo.rollout.open_agent import AgentEnv, OpenAgent, open_agent
+from dagrpo.rollout.open_agent import AgentEnv, open_agent
 from dagrpo.rollout.prompts import PromptRenderer, tools_of
 from dagrpo.rollout.sampling import context_tokens
 from dagrpo.trainer.batches.rollouts import version_of
@@ -52,7 +54,7 @@ class Setup:
         self.run = run
         self.world = world
         self.tokenizer = load_tokenizer(run.initial)
-        self.prompts = self._read_prompts() if world.is_rank_zero else []
+        self.prompts = read_prompts(run, self.tokenizer) if world.is_rank_zero else []
         self.held_out = HeldOutEvaluations(run, self.tokenizer, report_held_out) if world.is_rank_zero else None
         require_room(run.initial, "training", run.training, world)
         checkpointing = run.runtime.training.activation_checkpointing
@@ -161,32 +163,16 @@ class Setup:
     def _open_sampling_source(
         self, opener: EngineOpener, engine: RolloutEngine, first: int, notes: Mapping[str, Any], stack: ExitStack
     ) -> SamplingSource:
-        """Open teacher, agent, reward model and grader on `stack`; return the source that uses them."""
+        """Open a sampler on `stack`; return the source that uses it."""
         assert self.held_out is not None
         run = self.run
-        teacher = stack.enter_context(open_teacher(run, self.tokenizer, opener, self.prompts))
-        agent = stack.enter_context(self._open_agent())
-        reward_model = stack.enter_context(open_reward_model(run))
-        grader = stack.enter_context(
-            Grader(run.reward.verify_seconds, unit_tests=run.reward.unit_tests, reward_model=reward_model)
-        )
         pending = prefetch_state.read(states.at(run.state, first).folder, self.prompts)
-        sampler = StepSampler(
-            engine=engine,
-            agent=agent,
-            grader=grader,
-            teacher=teacher,
-            prompts=self.prompts,
-            prompt_sampler=PromptSampler(
-                self.prompts, run.training, run.seed, finished=first, saved=notes.get(PROMPTS), parts=pending.parts
-            ),
-            first=max((step for step in pending.batches if step >= first), default=first - 1) + 1,
-            rollout=run.rollout,
-            reward=run.reward,
-            training=run.training,
-            seed=run.seed,
-            state=run.state,
-            greedy=ADVANTAGES.get(run.algorithm.advantage.name).needs_greedy,
+        prompt_sampler = PromptSampler(
+            self.prompts, run.training, run.seed, finished=first, saved=notes.get(PROMPTS), parts=pending.parts
+        )
+        following = max((step for step in pending.batches if step >= first), default=first - 1) + 1
+        sampler = stack.enter_context(
+            open_sampler(run, self.tokenizer, self.prompts, engine, opener, prompt_sampler, first=following)
         )
         prefetch = Prefetch(
             sampler.sample,
@@ -201,7 +187,7 @@ class Setup:
             engine=engine,
             sampler=sampler,
             prefetch=prefetch,
-            grader=grader,
+            grader=sampler.grader,
             held_out=self.held_out,
             probe=self.checks.before_rollouts,
             clock=self.clock,
@@ -210,21 +196,54 @@ class Setup:
             world=self.world,
         )
 
-    def _open_agent(self) -> AbstractContextManager[OpenAgent]:
-        run = self.run
-        around = AgentEnv(
-            folder=run.state / AGENT,
-            passages=run.passages,
-            max_new_tokens=run.rollout.max_new_tokens,
-            context_tokens=context_tokens(run.initial, run.runtime.engine),
-            wants_report=bool(run.reward.reported_keys),
-        )
-        return open_agent(run.rollout, self.tokenizer, tools_of(self.prompts), around)
-
-    def _read_prompts(self) -> list[Prompt]:
-        renderer = PromptRenderer(self.tokenizer, self.run.rollout, processor_of(self.run.initial))
-        return read_training_prompts(self.run.train_split, renderer, self.run.training)
-
     def _pad_token_id(self) -> int:
         tokenizer = self.tokenizer
         return int(tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id)
+
+
+def read_prompts(run: TrainingRun, tokenizer: PreTrainedTokenizerBase) -> list[Prompt]:
+    """Return the prompts that a run learns from. Raises UserError as `read_training_prompts` does."""
+    renderer = PromptRenderer(tokenizer, run.rollout, processor_of(run.initial))
+    return read_training_prompts(run.train_split, renderer, run.training)
+
+
+@contextmanager
+def open_sampler(
+    run: TrainingRun,
+    tokenizer: PreTrainedTokenizerBase,
+    prompts: Sequence[Prompt],
+    engine: RolloutEngine,
+    opener: EngineOpener,
+    prompt_sampler: PromptSampler,
+    *,
+    first: int,
+) -> Iterator[StepSampler]:
+    """Open teacher, agent, reward model and grader; yield the sampler that uses them, whose next step is `first` (0-based)."""
+    env = AgentEnv(
+        folder=run.state / AGENT,
+        passages=run.passages,
+        max_new_tokens=run.rollout.max_new_tokens,
+        context_tokens=context_tokens(run.initial, run.runtime.engine),
+        wants_report=bool(run.reward.reported_keys),
+    )
+    with (
+        open_teacher(run, tokenizer, opener, prompts) as teacher,
+        open_agent(run.rollout, tokenizer, tools_of(prompts), env) as agent,
+        open_reward_model(run) as reward_model,
+        Grader(run.reward.verify_seconds, unit_tests=run.reward.unit_tests, reward_model=reward_model) as grader,
+    ):
+        yield StepSampler(
+            engine=engine,
+            agent=agent,
+            grader=grader,
+            teacher=teacher,
+            prompts=prompts,
+            prompt_sampler=prompt_sampler,
+            first=first,
+            rollout=run.rollout,
+            reward=run.reward,
+            training=run.training,
+            seed=run.seed,
+            state=run.state,
+            greedy=ADVANTAGES.get(run.algorithm.advantage.name).needs_greedy,
+        )

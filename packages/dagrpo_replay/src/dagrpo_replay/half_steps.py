@@ -14,12 +14,12 @@ from dagrpo.core.errors import UserError
 from dagrpo.engine import open_engine
 from dagrpo.engine.interface import EngineOpener
 from dagrpo.rollout.attempts_file import write_attempts
+from dagrpo.trainer.batches.rollouts import Rollouts
 from dagrpo.trainer.clock import Clock
 from dagrpo.trainer.metrics.step import rollout_rows, update_metrics, with_plugins
 from dagrpo.trainer.run import TrainingRun, step_file
 from dagrpo.trainer.sampling.prompt_sampler import PromptSampler
 from dagrpo.trainer.sampling.source import SamplingSource
-from dagrpo.trainer.sampling.step_sampler import StepSampler
 from dagrpo.trainer.saver import AHEAD, PROMPTS
 from dagrpo.trainer.setup import Setup
 from dagrpo.trainer.state import states, tensors
@@ -68,17 +68,15 @@ class RolloutHalf:
                         self._setup.prompts, run.training, run.seed, finished=step - 1, saved=saved
                     )
                 former = step
-                table = _table(step, source.sampler, update)
+                table = rows_with_advantages(source.sampler.sample(step - 1, Clock()), update)
                 write_attempts(folder / step_file(step), table)
                 yield step, table
 
 
-def _table(step: int, sampler: StepSampler, update: PolicyUpdate) -> pa.Table:
-    """Sample a step (1-based); return its rollouts with their advantages."""
-    rollouts = sampler.sample(step - 1, Clock())
+def rows_with_advantages(rollouts: Rollouts, update: PolicyUpdate) -> pa.Table:
+    """Return the table of a step's rollouts with their advantages."""
     before = update.compute_before(rollouts.batch())
-    advantages = update.advantages(rollouts, before)
-    return rollout_rows(replace(rollouts, advantages=advantages), before.logprobs)
+    return rollout_rows(replace(rollouts, advantages=update.advantages(rollouts, before)), before.logprobs)
 
 
 def _require_known_prompts(run: TrainingRun, start: states.SavedState) -> None:

@@ -71,27 +71,31 @@ class UpdatedPolicy:
                 f"The rollouts of step {step} have no teacher_logprobs, which {run.algorithm.distils[0]} learns from: name those "
                 "of a run with algorithm.teacher."
             )
-        if budget not in self._prepared:
-            prepare(self._policy, budget, self._world)
-            self._prepared.add(budget)
-        update = PolicyUpdate(
-            policy=self._policy,
-            reference=self._reference,
-            optimizer=self._optimizer,
-            algorithm=run.algorithm,
-            training=run.training,
-            budget=budget,
-            temperature=run.rollout.temperature,
-            max_new_tokens=run.rollout.max_new_tokens,
-            pad_token_id=self._pad_token_id,
-            world=self._world,
-            seed=run.seed,
-            saved=self._saved,
-            hashed_by=hashed_by,
-        )
+        update = self.policy_update(budget, hashed_by)
         stats = update.run(step - 1, batch)
         self._saved = update.saved
         return stats
+
+    def policy_update(self, budget: Budget, hashed_by: Hash | None = None) -> PolicyUpdate:
+        """Return the next update. `hashed_by`: as in PolicyUpdate. Raises UserError if the policy does not support the budget."""
+        if budget not in self._prepared:
+            prepare(self._policy, budget, self._world)
+            self._prepared.add(budget)
+        return PolicyUpdate(
+            policy=self._policy,
+            reference=self._reference,
+            optimizer=self._optimizer,
+            algorithm=self._run.algorithm,
+            training=self._run.training,
+            budget=budget,
+            temperature=self._run.rollout.temperature,
+            max_new_tokens=self._run.rollout.max_new_tokens,
+            pad_token_id=self._pad_token_id,
+            world=self._world,
+            seed=self._run.seed,
+            saved=self._saved,
+            hashed_by=hashed_by,
+        )
 
     def _require_known_tokens(self, step: int, batch: Batch) -> None:
         vocabulary = int(self.model.config.get_text_config().vocab_size)

@@ -13,6 +13,7 @@ from dagrpo.core.errors import UserError
 from dagrpo.trainer.state import states
 from dagrpo.trainer.state.digest_table import Computed, StepDigests, TensorDigests, joint_digest
 from dagrpo.trainer.state.digests import read, weight_digests
+from dagrpo.trainer.update.stats import UpdateStats
 from dagrpo.utils.determinism import compute_deterministically
 from dagrpo.utils.distributed import World
 from dagrpo.utils.environment import environment
@@ -42,10 +43,13 @@ class StepCheck:
     after: int  # the step whose saved state it was computed from; 0: the initial checkpoint
     difference: Difference | None
     recorded: StepDigests
-    computed: StepDigests
+    stats: UpdateStats  # of the update, computed again
     recorded_grad_norm: float
-    grad_norm: float
     largest_logprob_difference: float  # nats, between the trainer's logprobs then and now
+
+    @property
+    def computed(self) -> StepDigests:
+        return self.stats.digests
 
     @property
     def is_compared(self) -> bool:
@@ -77,37 +81,37 @@ class Recomputation:
     def __init__(self, run: RecordedRun, world: World) -> None:
         self._run = run
         self._world = world
-        self._policy = UpdatedPolicy(run, world)
+        self.policy = UpdatedPolicy(run, world)
         self._pictures = pictures_of(run.initial, run.train_split)
-        self._from = self._finished = 0
+        self._from = self.finished = 0
 
     def up_to(self, step: int) -> Iterator[StepCheck]:
         """Yield the checks of the steps up to this one."""
         self._go_to_nearest_state(step - 1)
-        while self._finished < step:
-            yield self._check(self._finished + 1)
+        while self.finished < step:
+            yield self._check(self.finished + 1)
 
     def _go_to_nearest_state(self, at_most: int) -> None:
         """Load the newest saved state of at most `at_most` steps, if it is ahead of the policy."""
         root = self._run.state
         nearest = states.nearest(root, at_most) if self._world.is_rank_zero else None
         step: int = self._world.broadcast(0 if nearest is None else nearest.step)
-        if step <= self._finished:
+        if step <= self.finished:
             return
         try:
-            self._policy.load(states.at(root, step))
+            self.policy.load(states.at(root, step))
         except FileNotFoundError:
             raise UserError(
                 f"The state of step {step} was removed by a running training while it was read: replay again."
             ) from None
-        self._from = self._finished = step
+        self._from = self.finished = step
         self._require_the_recorded_weights(step)
 
     def _require_the_recorded_weights(self, step: int) -> None:
         recorded = self._run.digests[step]
         if not recorded.are_recorded:  # the state's own description has been checked
             return
-        pending = weight_digests(self._policy.model, self._world, recorded.computed.hashed_by)
+        pending = weight_digests(self.policy.model, self._world, recorded.computed.hashed_by)
         (weights,) = read([pending], self._world)
         different = first_difference(recorded.weights, weights)
         if different is not None:
@@ -119,16 +123,15 @@ class Recomputation:
     def _check(self, step: int) -> StepCheck:
         recorded = self._run.digests[step]
         table = read_step(self._run.table(step), self._run.training, self._pictures)
-        stats = self._policy.update(step, table.batch, recorded.computed.budget, recorded.computed.hashed_by)
-        self._finished = step
+        stats = self.policy.update(step, table.batch, recorded.computed.budget, recorded.computed.hashed_by)
+        self.finished = step
         return StepCheck(
             step=step,
             after=self._from,
             difference=difference_of(recorded, stats.digests),
             recorded=recorded,
-            computed=stats.digests,
+            stats=stats,
             recorded_grad_norm=self._run.grad_norms[step],
-            grad_norm=stats.grad_norm,
             largest_logprob_difference=float((stats.logprobs - table.trainer_logprobs).abs().max()),
         )
 
@@ -163,7 +166,8 @@ def table(run: RecordedRun, checks: Sequence[StepCheck]) -> Table:
             _verdict(check, agrees=check.gradient_agrees),
             joint_digest(check.recorded.weights)[:DIGITS] if check.is_compared else "",
             _verdict(check, agrees=check.weights_agree),
-            f"{check.recorded_grad_norm:.6g}" + ("" if check.difference is None else f", now {check.grad_norm:.6g}"),
+            f"{check.recorded_grad_norm:.6g}"
+            + ("" if check.difference is None else f", now {check.stats.grad_norm:.6g}"),
             f"{check.largest_logprob_difference:.1e}",
         )
     return table_of_steps
@@ -183,11 +187,11 @@ def basis(run: RecordedRun, checks: Sequence[StepCheck], here: Computed) -> str:
             f"{without} more were computed on the way, of which nothing is recorded "
             "(training.digests_every): the weights after a later step follow from them."
         )
-    lines += _not_comparable(run, checks[-1].recorded.computed, here)
+    lines += not_comparable(run, checks[-1].recorded.computed, here)
     return "\n".join(lines)
 
 
-def _not_comparable(run: RecordedRun, recorded: Computed, here: Computed) -> list[str]:
+def not_comparable(run: RecordedRun, recorded: Computed, here: Computed) -> list[str]:
     """Return warnings about conditions that may change digests by rounding, without an error."""
     own = {"device": here.device, **{k: v for k, v in environment(on_gpu=True).items() if k != "device"}}
     packages = {k: v for k, v in (run.environment or {}).items() if k in {"machine", "torch", "transformers"}}
@@ -204,6 +208,6 @@ def explain_difference(checks: Sequence[StepCheck]) -> str | None:
             return (
                 f"Step {check.step}, computed again from {start}, is not what the run recorded: the {difference.kind} of its update "
                 f"{difference.update} differs first in {difference.tensor} (gradient norm {check.recorded_grad_norm:.6g} then, "
-                f"{check.grad_norm:.6g} now; logprobs up to {check.largest_logprob_difference:.1e} apart)."
+                f"{check.stats.grad_norm:.6g} now; logprobs up to {check.largest_logprob_difference:.1e} apart)."
             )
     return None

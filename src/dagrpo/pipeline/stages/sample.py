@@ -2,27 +2,45 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dagrpo.pipeline.declaration import DATA, EVALUATION, POLICIES, RAW, RUN, Job, Needs, Params, Stage, Wildcards
 from dagrpo.trainer.config.runtime import Runtime
 
+if TYPE_CHECKING:
+    from dagrpo.evaluation.sampling import SplitAttempts
+
 
 def work(job: Job) -> None:
     """Write completions.parquet of one task without grading; all tasks share an engine."""
-    from dagrpo.evaluation.config import Sampling
     from dagrpo.evaluation.conversations import about_conversations
-    from dagrpo.evaluation.sampling import SplitAttempts, evaluation_sampling, opened, sample
+    from dagrpo.evaluation.sampling import opened, sample
     from dagrpo.rollout.agents import OWN_LOOP
-    from dagrpo.rollout.config import conversation_of
     from dagrpo.rollout.table import sighted
     from dagrpo.utils.console import summary
     from dagrpo.utils.tables import write_parquet
 
-    section, split = job.section(Sampling, "evaluation.sampling"), job.input("test")
-    attempts = SplitAttempts(
+    attempts = attempts_of(job)
+    completions = sample(attempts, job.shared.opened(lambda: opened(attempts)))
+    write_parquet(job.output("completions"), completions)
+    is_other_agent = attempts.conversation.agent.name != OWN_LOOP
+    rows = [
+        ("completions", f"{completions.num_rows:,}"),
+        *about_conversations(sighted(completions), always=is_other_agent),
+    ]
+    summary(f"sample {completions['task'][0]}", [*rows, ("file", str(job.output("completions")))])
+
+
+def attempts_of(job: Job) -> "SplitAttempts":
+    """Return the attempts that a job makes."""
+    from dagrpo.evaluation.config import Sampling
+    from dagrpo.evaluation.sampling import SplitAttempts, evaluation_sampling
+    from dagrpo.rollout.config import conversation_of
+
+    section = job.section(Sampling, "evaluation.sampling")
+    return SplitAttempts(
         model=job.input("model").parent,
-        split=split,
+        split=job.input("test"),
         passages=job.input("passages"),
         max_problems=section.max_problems,
         without_pictures=section.without_pictures,
@@ -35,14 +53,6 @@ def work(job: Job) -> None:
         server_log=job.log.with_suffix(".server.log"),
         agent_folder=job.state / "agent",
     )
-    completions = sample(attempts, job.shared.opened(lambda: opened(attempts)))
-    write_parquet(job.output("completions"), completions)
-    is_other_agent = attempts.conversation.agent.name != OWN_LOOP
-    rows = [
-        ("completions", f"{completions.num_rows:,}"),
-        *about_conversations(sighted(completions), always=is_other_agent),
-    ]
-    summary(f"sample {completions['task'][0]}", [*rows, ("file", str(job.output("completions")))])
 
 
 def raw(params: Params, wildcards: Wildcards) -> list[str]:

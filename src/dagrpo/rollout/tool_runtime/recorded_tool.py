@@ -89,7 +89,7 @@ class RecordedTool:
         Raises UserError if it cannot be recorded.
         """
         attempt = self._attempts[context.trajectory]
-        call = _take(attempt.digests, function, arguments, context.trajectory)
+        call = take_digest(attempt.digests, function, arguments, context.trajectory)
         record = self._recorded(call)
         if record is not None:
             if not self._stateless:
@@ -156,7 +156,7 @@ def _record(line: bytes) -> Mapping[str, Any] | None:
         return None
 
 
-def _take(digests: set[str], function: str, arguments: Mapping[str, Any], trajectory: str) -> str:
+def take_digest(digests: set[str], function: str, arguments: Mapping[str, Any], trajectory: str) -> str:
     """Return the digest of a call and of the number of earlier calls like it in the attempt. Nothing is awaited on the way."""
     number = 0
     while (call := _digest(trajectory, function, dict(arguments), number)) in digests:

@@ -14,10 +14,11 @@ from dagrpo.pipeline.dag import expected
 from dagrpo.pipeline.identity import code_digests
 from dagrpo.pipeline.job_files import code_files, recorded_code
 from dagrpo.pipeline.raw_inputs import CARD, raw_recorded
+from dagrpo.pipeline.record import STATES
 from dagrpo.pipeline.stages import all_stages
 from dagrpo.pipeline.validation import parse_with_tasks
 from dagrpo.tracking.variations import TRY
-from dagrpo.utils.files import canonical_json, digest_of, read_object
+from dagrpo.utils.files import canonical_json, digest_of, read_object, sha256_of
 from dagrpo.utils.provenance import File, execution_of, files_of, in_order, provenances_of
 from dagrpo.utils.run_info import Account, read_accounts
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 SUMMARY = "scores.json"
 TRAIN = "train"
+AUDITS = STATES / "audits"  # a file for each experiment: its last audit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +46,18 @@ class Finished:
         cards = [read_object(Path(path)) for path in record.outputs if Path(path).name == CARD]
         others = [file for card in cards for file in raw_files(card) if file.digest not in inputs.values()]
         return [*files_of(inputs), *others]
+
+    @property
+    def digest(self) -> str:
+        """Return one digest of all records."""
+        return digest_of([sha256_of(each.provenance) for each in self.records])
+
+    @property
+    def audit(self) -> str:
+        """Return command and result of the last `dagrpo audit` of these records; "" without one."""
+        path = AUDITS / f"{self.name}.json"
+        last = read_object(path) if path.is_file() else {}
+        return str(last["result"]) if last.get("records") == self.digest else ""
 
     def record(self, stage: str) -> ExecutionRecord:
         """Return the first record of a stage."""

@@ -163,7 +163,8 @@ def _run(graph: Graph, finished: Finished, actions: list[Reference]) -> Referenc
         "#run",
         "CreateAction",
         name=f"run of {finished.name}",
-        description=f"All {len(actions)} executions of stages of the experiment {finished.name}.",
+        description=f"All {len(actions)} executions of stages of the experiment {finished.name}."
+        + (f" Audited: {finished.audit}." if finished.audit else ""),
         instrument={"@id": WORKFLOW},
         object=_distinct([{"@id": PARAMS}, *raw]),
         result=_distinct(graph.file(path, digest) for path, digest in made.items() if path not in read),

@@ -1,0 +1,171 @@
+"""Command `dagrpo audit`: what was checked, how much of it, and whether it is equal."""
+
+import random
+import secrets
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.text import Text
+
+from dagrpo.cli.shared import Finished, Seed, columns, print_json
+from dagrpo.core.errors import UserError
+from dagrpo.core.escape import one_line
+from dagrpo.utils.console import plain_console
+from dagrpo.utils.files import write_json
+from dagrpo_replay.command import STEPS, steps_of
+
+if TYPE_CHECKING:
+    from dagrpo_publish.crate.finished import Finished as FinishedExperiment
+    from dagrpo_replay.audit.checks import Check
+
+LONGEST = 400
+STYLES = {"differs": "bold red", "not checked": "yellow", "within": "cyan", "equal": "green"}
+
+
+def audit(
+    experiment: Finished,
+    share: Annotated[
+        float, typer.Option(min=0, max=1, help="share of the steps, and of the test problems, to derive again")
+    ] = 0.01,
+    steps: Annotated[str | None, typer.Option(help=f"{STEPS}, in the place of a share of them")] = None,
+    draw: Annotated[
+        str | None, typer.Option(help="any text, which decides the steps that are drawn; by default a new one")
+    ] = None,
+    seed: Seed = None,
+    states: Annotated[
+        bool, typer.Option("--states", help="begin at saved states: faster, and their weights are not derived")
+    ] = False,
+    sft: Annotated[bool, typer.Option("--sft", help="run supervised fine-tuning again, too")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="print the checks as JSON, for programs")] = False,
+) -> None:
+    """Derive an experiment again, from raw rows to scores, a share of its samples included; exit code 1 if anything differs."""
+    from dagrpo_publish.crate.finished import AUDITS, read_finished
+
+    text = draw or secrets.token_hex(4)
+    numbers = None if steps is None else steps_of(steps)
+    finished = read_finished(experiment)
+    with tempfile.TemporaryDirectory(prefix="dagrpo-audit-") as scratch:
+        checks = [*_checks(finished, Path(scratch), share, numbers, random.Random(text), seed, states=states, sft=sft)]
+    command = " ".join(["dagrpo audit", experiment, f"--share {share:g}" if steps is None else f"--steps {steps}"])
+    result = f"{command} --draw {text}: {summarised(checks)}"
+    record = {"records": finished.digest, "result": result, "checks": [asdict(check) for check in checks]}
+    write_json(AUDITS / f"{experiment}.json", record)
+    if as_json:
+        print_json(record["checks"])
+    else:
+        _print(checks, result)
+    if any(check.state == "differs" for check in checks):
+        raise typer.Exit(1)
+
+
+def summarised(checks: Sequence["Check"]) -> str:
+    """Return a line about all checks."""
+    totals = Counter(check.state.value for check in checks)
+    return ", ".join(f"{totals[name]} {name}" for name in ("equal", "within", "differs", "not checked") if totals[name])
+
+
+def _checks(
+    finished: "FinishedExperiment",
+    scratch: Path,
+    share: float,
+    steps: Sequence[int] | None,
+    dice: random.Random,
+    seed: int | None,
+    *,
+    states: bool,
+    sft: bool,
+) -> Iterator["Check"]:
+    from dagrpo_replay.audit.stages import Again, check_evaluations, check_stages
+
+    seeds = tuple(finished.params.experiment.seeds)
+    if seed is not None and seed not in seeds:
+        raise UserError(f"--seed {seed}: {finished.name} has the seeds {', '.join(map(str, seeds))}: name one of them.")
+    chosen = seeds if seed is None else (seed,)
+    again = Again(finished=finished, scratch=scratch)
+    yield _check_files(finished.name)
+    yield from check_stages(again, fine_tunes=sft)
+    for each in chosen:
+        yield from check_run(finished, each, scratch / f"seed_{each}", share, steps, dice, states=states)
+    yield from check_evaluations(again, share, dice, chosen)
+
+
+def _check_files(experiment: str) -> "Check":
+    from dagrpo.cli.verify import State, verify_files
+    from dagrpo_replay.audit.checks import Check
+
+    found = verify_files(experiment)
+    faults = [f"{v.path} ({v.description}) is {v.state}" for v in found if v.state in (State.MISSING, State.CHANGED)]
+    whole = sum(each.state is State.WHOLE for each in found)
+    return Check.of("records", "files", faults, f"{whole:,} of {len(found):,} files have their digests")
+
+
+def check_run(
+    finished: "FinishedExperiment",
+    seed: int,
+    scratch: Path,
+    share: float,
+    steps: Sequence[int] | None,
+    dice: random.Random,
+    *,
+    states: bool,
+) -> Iterator["Check"]:
+    """Audit the training of one seed."""
+    from dagrpo.utils.determinism import compute_deterministically
+    from dagrpo.utils.distributed import process_group
+    from dagrpo_replay.audit.checks import Check
+    from dagrpo_replay.audit.run import audited, check_chain, check_steps, whole_steps
+    from dagrpo_replay.recorded_run import read_run
+
+    folder, where = Path("results", finished.name, "runs", f"seed_{seed}"), f"train, seed {seed}"
+    record = next(each for each in finished.records if each.stage == "train" and each.seed == seed)
+    try:
+        recorded = read_run(folder)
+        one = audited(recorded, record, scratch)
+        chain, prompts = check_chain(one)
+    except UserError as error:
+        yield Check.of(where, "records", [str(error)])
+        return
+    yield from chain
+    if prompts and not states:
+        recorded = replace(recorded, state=scratch / "none")
+    possible = whole_steps(recorded)
+    drawn = sorted(dice.sample(possible, max(1, round(share * recorded.steps)))) if possible else []
+    chosen = [*steps] if steps is not None else drawn
+    missing = [step for step in chosen if step not in possible]
+    if missing or not chosen:
+        what = f"step {missing[0]}" if missing else "any step"
+        yield Check.unchecked(
+            where, "steps", f"nothing whole is recorded of {what} (runtime.keep_rollouts, training.digests_every)"
+        )
+        return
+    computed = recorded.digests[chosen[-1]].computed
+    if computed.processes > 1:
+        reason = (
+            f"{computed.processes} processes trained it, and an audit is one: `dagrpo replay` computes updates again"
+        )
+        yield Check.unchecked(where, "steps", reason)
+        return
+    compute_deterministically(recorded.rollout.deterministic)
+    try:
+        with process_group(computed.threads, deterministic=recorded.rollout.deterministic) as world:
+            yield from check_steps(replace(one, recorded=recorded), chosen, prompts, world)
+    except UserError as error:
+        yield Check.of(where, "steps", [str(error)])
+
+
+def _print(checks: Sequence["Check"], result: str) -> None:
+    console = plain_console()
+    table = columns("part", "what", "checked", "result", "")
+    for each in checks:
+        state = Text(each.state.value, STYLES[each.state.value])
+        table.add_row(each.where, each.what, each.checked, state, one_line(each.note, LONGEST))
+    console.print(table)
+    for each in checks:
+        for fault in each.faults:
+            console.print(Text.assemble((f"{each.where}, {each.what}", "bold red"), f": {one_line(fault, LONGEST)}"))
+    console.print(f"{result}.")

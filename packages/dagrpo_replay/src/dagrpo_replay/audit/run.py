@@ -1,0 +1,400 @@
+"""Audit of one training: its chain of steps, and a few of them from prompts to weights."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import torch
+from transformers import PreTrainedTokenizerBase
+
+from dagrpo.checkpoints.gather import GatheredWeights
+from dagrpo.checkpoints.source import open_tensors
+from dagrpo.checkpoints.tensors import NAMED_DTYPES
+from dagrpo.checkpoints.tokenizers import load_tokenizer
+from dagrpo.core.errors import UserError
+from dagrpo.core.trajectory import Prompt
+from dagrpo.pipeline.changes.executions import ExecutionRecord
+from dagrpo.rewards.config import Reward
+from dagrpo.rollout.agents import OWN_LOOP
+from dagrpo.rollout.attempts_file import AttemptsFile
+from dagrpo.rollout.config import Conversation
+from dagrpo.rollout.prompts import tools_of
+from dagrpo.rollout.sampling import sampling_seed
+from dagrpo.rollout.table import ALL, TRAINING_ROLLOUTS, read_table
+from dagrpo.rollout.tool_runtime.recorded_tool import take_digest
+from dagrpo.tools import TOOLS, config_for
+from dagrpo.trainer.batches.rollouts import Rollouts, version_of
+from dagrpo.trainer.checks.suite import OUTCOME, right_of
+from dagrpo.trainer.clock import Clock
+from dagrpo.trainer.config.runtime import Runtime
+from dagrpo.trainer.metrics.step import step_metrics
+from dagrpo.trainer.run import AGENT, TrainingRun, files_in
+from dagrpo.trainer.sampling.prefetch import steps_in_sampler
+from dagrpo.trainer.sampling.prompt_sampler import PromptSampler, PromptState
+from dagrpo.trainer.setup import open_sampler, read_prompts
+from dagrpo.trainer.state.digests import computed_by
+from dagrpo.utils.checksummed_json import with_checksum
+from dagrpo.utils.distributed import World
+from dagrpo.utils.tables import read_parquet
+from dagrpo_replay.audit.checks import Check, State, compare, figures, row_name
+from dagrpo_replay.audit.engine import DerivingEngine, deriving_engine, open_teacher_engine, turns_by_seed
+from dagrpo_replay.half_steps import rows_with_advantages
+from dagrpo_replay.recomputation import Recomputation, StepCheck, explain_difference, not_comparable
+from dagrpo_replay.recorded_run import RecordedRun
+
+# Columns of a step's table by what they are derived from.
+PROMPTS = (
+    "step",
+    "task",
+    "problem_index",
+    "sample_index",
+    "prompt",
+    "prompt_ids",
+    "question",
+    "ground_truth",
+    "verifier",
+)
+TOKENS = ("sampling_seed", "completion_ids", "samples", "completion", "messages", "turns", "finish_reason")
+TOKENS += ("stop_reason", "completion_tokens", "weight_version", "earlier_versions", "fault")
+TOOLS_USED = ("calls",)
+REWARDS = ("extracted", "verdict", "correct", "components", "reward", "reported", "greedy_reward", "discarded")
+ADVANTAGES = ("advantage", "token_advantages", "logprob_differences", "teacher_logprobs")
+ASKING = ("judge", "reward_model")  # components whose values a server gives
+SHORT = ("problem_index", "sample_index", "sampling_seed", "question", "ground_truth")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Audited:
+    """A recorded run, and what an audit samples it with again."""
+
+    recorded: RecordedRun
+    run: TrainingRun  # with a scratch folder for what it writes
+    tokenizer: PreTrainedTokenizerBase
+    prompts: Sequence[Prompt]
+    metrics: Mapping[int, Mapping[str, Any]]  # a row of metrics.parquet by step
+
+    @property
+    def where(self) -> str:
+        """Return the run's name in the table."""
+        return f"train, seed {self.run.seed}"
+
+    def table(self, step: int) -> Path:
+        """Return the path of a step's attempts."""
+        return self.recorded.table(step)
+
+
+def audited(recorded: RecordedRun, record: ExecutionRecord, scratch: Path) -> Audited:
+    """Return a recorded run with the data and parameters that it names. Raises UserError if its prompts cannot be read."""
+    found = {Path(path).name: Path(path) for path in record.inputs if path.endswith("passages.parquet")}
+    teacher = [Path(path).parent for path in record.inputs if path.endswith("/teacher/manifest.json")]
+    run = TrainingRun(
+        initial=recorded.initial,
+        train_split=recorded.train_split,
+        passages=found.get("passages.parquet"),
+        teacher=teacher[0] if teacher else None,
+        seed=recorded.seed,
+        rollout=recorded.rollout,
+        reward=Reward.model_validate(record.params["reward"]),
+        algorithm=recorded.algorithm,
+        training=recorded.training,
+        runtime=Runtime.model_validate(record.runtime),
+        **files_in(scratch),
+    )
+    tokenizer = load_tokenizer(run.initial)
+    rows = read_parquet(recorded.folder / "metrics.parquet").to_pylist()
+    return Audited(
+        recorded=recorded,
+        run=run,
+        tokenizer=tokenizer,
+        prompts=read_prompts(run, tokenizer),
+        metrics={row["step"]: row for row in rows},
+    )
+
+
+def check_chain(one: Audited) -> tuple[list[Check], dict[int, PromptState]]:
+    """Check that no step is left out, and the problems and seeds of all; return the sampler's state before each step."""
+    recorded, training = one.recorded, one.run.training
+    numbers = sorted(recorded.digests)
+    faults = []
+    if numbers != [*range(1, len(numbers) + 1)] or sorted(one.metrics) != numbers:
+        faults.append(
+            f"the steps are {_some(numbers)} of {len(numbers)} in digests.parquet, {_some(sorted(one.metrics))}"
+        )
+    if len(numbers) != training.steps and training.patience is None:
+        faults.append(f"there are {len(numbers)} steps, and training.steps is {training.steps}")
+    files = {path.name for path in recorded.rollouts.glob("step_*.parquet")}
+    if files != {one.table(number).name for number in range(1, len(numbers) + 1)}:
+        faults.append(f"there are {len(files)} tables of rollouts for {len(numbers)} steps")
+    steps = Check.of(one.where, "chain of steps", faults, f"{len(numbers)} of {len(numbers)} steps")
+    if faults:
+        return [steps, Check.unchecked(one.where, "problems and seeds", "steps are missing")], {}
+    if training.dynamic_sampling.max_aborts:
+        reason = "training.dynamic_sampling.max_aborts: which groups were cut off depends on the time that they took"
+        return [steps, Check.unchecked(one.where, "problems and seeds", reason)], {}
+    sampler = PromptSampler(one.prompts, training, one.run.seed)
+    states, count = dict[int, PromptState](), 0
+    for step in numbers:
+        states[step] = sampler.saved
+        table = AttemptsFile(one.table(step)).short
+        faults += _faults_of_draw(one, step, table, sampler)
+        sampler.retire_rows(table["problem_index"].to_pylist(), right_of(table.select(OUTCOME)))
+        count += table.num_rows
+    return [
+        steps,
+        Check.of(one.where, "problems and seeds", faults, f"{count:,} attempts of {len(numbers)} steps"),
+    ], states
+
+
+def _faults_of_draw(one: Audited, step: int, table: pa.Table, sampler: PromptSampler) -> list[str]:
+    """Return how the attempts of a step differ from those that the sampler draws next."""
+    size, wanted = one.run.training.samples_per_prompt, one.run.training.prompts_per_step
+    groups, used = table.num_rows // size, table.num_rows - pc.sum(table["discarded"].cast(pa.int64())).as_py()
+    faults = []
+    if table.num_rows % size or used != wanted * size:
+        faults.append(f"step {step}: {used} attempts are learned from, and {wanted} groups of {size} are due")
+    drawn = sampler.draw(max(groups, wanted), step - 1)
+    seeds = _seeds(one.run.seed, step, len(drawn), size)
+    rows = [(each.prompt, sample) for each in drawn for sample in range(size)]
+    if set(table["step"].to_pylist()) != {step}:
+        faults.append(f"step {step}: its table is of step {table['step'][0].as_py()}")
+    for place, row in enumerate(table.select(SHORT).to_pylist()[: len(rows)]):
+        prompt, sample = rows[place]
+        due = (prompt.index, sample, seeds[place], prompt.row.question, prompt.row.ground_truth)
+        for name, value in zip(SHORT, due, strict=True):
+            if row[name] != value:
+                faults.append(f"step {step}, {row_name(place, row)}: {name} is {row[name]!r}, and {value!r} is due")
+                break
+        else:
+            continue
+        if row["sampling_seed"] == _seeds(one.run.seed, step + 1, len(drawn), size)[place]:
+            faults.append(f"step {step} has the seeds of step {step + 1}: a step was left out")
+        break
+    return faults
+
+
+def _seeds(seed: int, step: int, groups: int, size: int) -> list[int]:
+    return [sampling_seed(seed, "rollout", step - 1, g, sample) for g in range(groups) for sample in range(size)]
+
+
+def _some(numbers: Sequence[int]) -> str:
+    return ", ".join([*map(str, numbers[:3]), *(["..."] if len(numbers) > 3 else [])])
+
+
+def whole_steps(recorded: RecordedRun) -> list[int]:
+    """Return the steps whose tables have all tokens (runtime.keep_rollouts) and digests."""
+    return [
+        step
+        for step, digests in recorded.digests.items()
+        if digests.are_recorded
+        and recorded.table(step).is_file()
+        and set(AttemptsFile(recorded.table(step)).short["kept"].to_pylist()) == {ALL}
+    ]
+
+
+def check_steps(one: Audited, steps: Sequence[int], states: Mapping[int, PromptState], world: World) -> Iterator[Check]:
+    """Derive some steps again: tokens, results of tools, rewards, advantages, gradients and weights. Yield the checks.
+
+    The weights come from the initial checkpoint, or the nearest state of `recorded`, by the updates of all steps on the way.
+    """
+    recomputation = Recomputation(one.recorded, world)
+    derived = dict[int, _Sampled]()
+    on_the_way = list[StepCheck]()
+    lag = one.run.training.staleness
+    for step in sorted({0, *(step for n in steps for step in (steps_in_sampler(n - 1, lag), n - 1, n))}):
+        found = [*recomputation.up_to(step)] if step else []
+        on_the_way += found
+        if step in steps:
+            yield from _check_update(one, derived.pop(step), found[-1])
+        for number in (n for n in steps if steps_in_sampler(n - 1, lag) == step):
+            derived[number] = _sample(one, number, step, states.get(number), recomputation, world)
+        if step + 1 in steps:
+            yield from _check_rows(one, derived[step + 1], recomputation)
+    yield _check_weights(one, on_the_way, world)
+    if max(steps) == recomputation.finished == one.recorded.steps:
+        yield _check_policy(one, recomputation, world)
+    else:
+        reason = f"weights were derived up to step {recomputation.finished}: name step {one.recorded.steps} (--steps)"
+        yield Check.unchecked(one.where, "trained policy", reason)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Sampled:
+    """A step that was sampled again."""
+
+    step: int
+    recorded: pa.Table
+    engine: DerivingEngine
+    reason: str  # why its tokens cannot be derived; ""
+    rollouts: Rollouts | None
+    fault: str  # why it could not be sampled; ""
+    inputs: int  # results of tools that are taken as they are
+
+
+def _sample(
+    one: Audited,
+    step: int,
+    finished: int,
+    state: PromptState | None,
+    recomputation: Recomputation,
+    world: World,
+) -> _Sampled:
+    """Sample a step again, from the weights after `finished` steps."""
+    recorded = read_table(one.table(step), TRAINING_ROLLOUTS)
+    rows, rollout = recorded.to_pylist(), one.run.rollout
+    weights = GatheredWeights(recomputation.policy.model, NAMED_DTYPES[rollout.dtype], world)
+    with weights.reading() as tensors:
+        engine = deriving_engine(
+            one.run.initial,
+            tensors,
+            turns_by_seed(rows),
+            dtype=rollout.dtype,
+            head_dtype=rollout.head_dtype,
+            version=version_of(finished),
+            device=world.device,
+        )
+    is_seeded = rollout.deterministic or one.recorded.digests[step].computed.device == "cpu"
+    reason = reason_against_tokens(rollout, one.run.runtime.engine.name, one.prompts, is_seeded=is_seeded)
+    engine.explains = not reason
+    run = replace(
+        one.run,
+        rollout=rollout.model_copy(update={"deterministic": True}),
+        reward=_without_servers(one.run.reward),
+    )
+    sampled = _Sampled(step=step, recorded=recorded, engine=engine, reason=reason, rollouts=None, fault="", inputs=0)
+    sampler = PromptSampler(one.prompts, run.training, run.seed, finished=step - 1, saved=state)
+    sampled.inputs = write_results(rows, one, run.state / AGENT)
+    try:
+        with open_sampler(
+            run, one.tokenizer, one.prompts, engine.as_engine, open_teacher_engine, sampler, first=step - 1
+        ) as opened:
+            sampled.rollouts = opened.sample(step - 1, Clock())
+    except UserError as error:
+        sampled.fault = f"step {step} cannot be sampled again: {error}"
+    return sampled
+
+
+def reason_against_tokens(
+    conversation: Conversation, engine: str, prompts: Sequence[Prompt], *, is_seeded: bool
+) -> str:
+    """Return why tokens do not follow from weights and seeds; "" if they do. is_seeded: the engine has drawn by the seeds."""
+    if engine != "sglang":
+        return f"the engine {engine} draws by a rule that is not known here"
+    if not is_seeded:
+        return "rollout.deterministic is false, without which a server on a GPU ignores the seeds"
+    if conversation.agent.name != OWN_LOOP:
+        return f"the agent {conversation.agent.name} is a program: its requests are not recorded"
+    return "prompts have pictures" if any(prompt.picture_files for prompt in prompts) else ""
+
+
+def _without_servers(reward: Reward) -> Reward:
+    left = {name: config for name, config in reward.components.items() if name not in ASKING}
+    return reward.model_copy(update={"components": left}) if len(left) < len(reward.components) else reward
+
+
+def write_results(rows: Sequence[Mapping[str, Any]], one: Audited, folder: Path) -> int:
+    """Write the results of tools that are not repeatable where the tools look for them, and return their number."""
+    number, sections = 0, one.run.rollout.tools
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in tools_of(one.prompts):
+        kind, config = TOOLS.get(name), config_for(name, sections)
+        if kind.repeatable(config):
+            continue
+        functions = {function.name for function in kind.functions(config)}
+        records = list[str]()
+        for place, row in enumerate(rows):
+            attempt = f"{place // one.run.training.samples_per_prompt}-{row['sample_index']}-{row['sampling_seed']}"
+            digests = set[str]()
+            for call in row["calls"]:
+                key = {"ok": "result", "failed": "failure", "timed_out": "late"}.get(call["status"])
+                if key is not None and call["name"] in functions:
+                    digest = take_digest(digests, call["name"], json.loads(call["arguments"]), attempt)
+                    records.append(json.dumps(with_checksum({"call": digest, key: call["result"]})))
+        (folder / f"{TOOLS.label(name)}.results.jsonl").write_text("".join(f"{each}\n" for each in records))
+        number += len(records)
+    return number
+
+
+def _check_rows(one: Audited, sampled: _Sampled, recomputation: Recomputation) -> Iterator[Check]:
+    where, table = f"{one.where}, step {sampled.step}", sampled.recorded
+    yield check_tokens(where, sampled.engine, sampled.reason)
+    if sampled.rollouts is None:
+        yield Check.of(where, "attempts", [sampled.fault])
+        return
+    budget = one.recorded.digests[sampled.step].computed.budget
+    derived = rows_with_advantages(sampled.rollouts, recomputation.policy.policy_update(budget))
+    yield compare(where, "prompts", table, derived, PROMPTS)
+    yield compare(where, "conversations", table, derived, TOKENS)
+    if pc.any(pc.greater(pc.list_value_length(table["calls"]), 0)).as_py():
+        calls = compare(where, "results of tools", table, derived, TOOLS_USED)
+        note = f"{sampled.inputs} are input: their tools give other results each time" if sampled.inputs else ""
+        yield replace(calls, note=note or calls.note)
+    servers = [name for name in ASKING if name in one.run.reward.components]
+    if servers:
+        yield Check.unchecked(where, "rewards, advantages", f"a server gives the component {servers[0]}")
+        return
+    yield compare(where, "rewards", table, derived, REWARDS)
+    yield compare(where, "advantages", table, derived, ADVANTAGES)
+
+
+def check_tokens(where: str, engine: DerivingEngine, reason: str) -> Check:
+    """Return the check of the tokens that an engine has explained."""
+    if reason:
+        return Check.unchecked(where, "tokens", reason)
+    seen = engine.explained
+    notes = [f"logprobs within {seen.unlike:.1e} nats"]
+    inexact = seen.tokens - seen.exact - seen.ties - len(seen.faults)
+    if inexact > 0:
+        notes.append(f"{inexact:,} within {seen.gap:.1e} nats of the largest sum")
+    if seen.ties:
+        notes.append(f"{seen.ties:,} undecided: rounding decides the order of their probabilities")
+    return Check.of(
+        where,
+        "tokens",
+        seen.faults,
+        f"{seen.exact:,} of {seen.tokens:,} drawn again",
+        state=State.WITHIN if inexact > 0 or seen.ties else State.EQUAL,
+        note="; ".join(notes),
+    )
+
+
+def _check_update(one: Audited, sampled: _Sampled, found: StepCheck) -> Iterator[Check]:
+    where = f"{one.where}, step {sampled.step}"
+    if sampled.rollouts is None or _without_servers(one.run.reward) is not one.run.reward:
+        return
+    rollouts = replace(sampled.rollouts, advantages=found.stats.advantages)
+    yield figures(where, "metrics", one.metrics[sampled.step], step_metrics(rollouts, found.stats))
+
+
+def _check_weights(one: Audited, found: Sequence[StepCheck], world: World) -> Check:
+    """Return the check of all updates that were computed again."""
+    compared = [check for check in found if check.is_compared]
+    start = f"the state of step {found[0].after}, which is input" if found[0].after else "the initial checkpoint"
+    checked, what = f"{len(compared)} of {one.recorded.steps} updates, from {start}", "gradients and weights"
+    computed = compared[-1].recorded.computed
+    others = not_comparable(one.recorded, computed, computed_by(world, computed.budget, computed.hashed_by))
+    fault = explain_difference(found)
+    norms = [abs(each.stats.grad_norm - each.recorded_grad_norm) / (each.recorded_grad_norm or 1) for each in compared]
+    if fault and others and max(norms) < 1e-3:
+        note = f"gradient norms within {max(norms):.1e}, not to the bit. {others[0]}"
+        return Check.of(one.where, what, (), checked, state=State.WITHIN, note=note)
+    return Check.of(one.where, what, [fault] if fault else [], checked)
+
+
+def _check_policy(one: Audited, recomputation: Recomputation, world: World) -> Check:
+    """Compare the trained policy's tensors with the derived ones."""
+    published, largest = open_tensors(one.recorded.folder / "policy"), 0.0
+    weights = GatheredWeights(recomputation.policy.model, torch.float32, world)
+    with weights.reading() as tensors:
+        names = sorted(tensors.specs)
+        faults = [] if names == sorted(published.specs) else ["its tensors have other names than the derived ones"]
+        for name in islice(names, 0 if faults else None):
+            mine, theirs = published.read(name), tensors.read(name).to("cpu")
+            if not torch.equal(mine.to(theirs.dtype), theirs):
+                largest = max(largest, float((mine.double() - theirs.double()).abs().max()))
+                faults.append(f"{name} of the policy differs from the derived one by up to {largest:.1e}")
+    return Check.of(one.where, "trained policy", faults, f"{len(names)} tensors")

@@ -1,0 +1,154 @@
+"""Stages that are run again in a scratch folder, and evaluations whose completions are derived."""
+
+import contextlib
+import io
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dagrpo.config.schema import Params
+from dagrpo.core.errors import UserError
+from dagrpo.core.trajectory import BLIND
+from dagrpo.pipeline.changes.executions import ExecutionRecord
+from dagrpo.pipeline.dag import PlannedJob, planned_jobs
+from dagrpo.pipeline.declaration import PROVENANCE_OUTPUT, RAW, Job, threads_of
+from dagrpo.pipeline.stages import all_stages
+from dagrpo.pipeline.stages.sample import attempts_of
+from dagrpo.rollout.build_table import rollout_table
+from dagrpo.rollout.table import ROLLOUTS, read_table
+from dagrpo.trainer.config.runtime import Runtime
+from dagrpo.utils.files import sha256_of
+from dagrpo_publish.crate.finished import Finished
+from dagrpo_replay.audit.checks import Check, compare
+from dagrpo_replay.audit.engine import deriving_engine, turns_by_seed
+from dagrpo_replay.audit.run import PROMPTS, TOKENS, TOOLS_USED, check_tokens, reason_against_tokens
+
+OTHERS = ("train", "sample")  # stages that are derived in another way than by running them again
+OLDEST = "its outputs are input here, by digest"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Again:
+    """Jobs of a finished experiment, to be run again with their outputs in a scratch folder."""
+
+    finished: Finished
+    scratch: Path
+
+    def jobs(self) -> Iterator[tuple[ExecutionRecord, PlannedJob, Job]]:
+        """Yield each execution with its job."""
+        planned = {each.provenance: each for each in planned_jobs(self.finished.params, self.finished.name)}
+        for record in self.finished.records:
+            if (plan := planned.get(str(record.provenance))) is not None:
+                yield record, plan, self._job(record, plan)
+
+    def _job(self, record: ExecutionRecord, plan: PlannedJob) -> Job:
+        runtime = Runtime.model_validate(record.runtime)
+        folder = self.scratch / record.stage
+        return Job(
+            stage=record.stage,
+            experiment=record.experiment,
+            overrides=record.overrides,
+            seed=record.seed,
+            inputs={name: [Path(path) for path in paths] for name, paths in plan.inputs.items()},
+            outputs={name: self.scratch / paths[0] for name, paths in plan.outputs.items()},
+            params=record.params,
+            runtime=runtime,
+            threads=threads_of(all_stages()[record.stage], runtime),
+            state=folder / "state",
+            log=folder / "logs" / "stage.log",
+        )
+
+
+def reason_not_to_run(stage: str, params: Params, *, fine_tunes: bool) -> str:
+    """Return why a stage is not run again; "" if it is."""
+    if stage == "model" and params.model.source != "fresh":
+        return f"model.source is {params.model.source}: its files are input, by digest"
+    if stage == "teacher" and params.algorithm.teacher.is_there:
+        return "the teacher is input, by digest"
+    if stage == "difficulty" and params.difficulty.samples:
+        return "difficulty.samples: pass rates are input, by digest"
+    if stage == "sft" and params.sft.steps and not fine_tunes:
+        return "its weights are input: --sft tunes them again"
+    return ""
+
+
+def check_stages(again: Again, *, fine_tunes: bool) -> Iterator[Check]:
+    """Run the stages around training again, as far as they need no engine, and compare their files byte by byte."""
+    for record, plan, job in again.jobs():
+        if record.stage in OTHERS:
+            continue
+        reason = reason_not_to_run(record.stage, again.finished.params, fine_tunes=fine_tunes)
+        if reason:
+            yield Check.unchecked(record.what, "made again", reason)
+            continue
+        files = [path for name, paths in plan.outputs.items() if name != PROVENANCE_OUTPUT for path in paths]
+        faults = _run_again(job) or [
+            f"{path} is not what {record.what} makes of its inputs"
+            for path in files
+            if not (again.scratch / path).is_file() or sha256_of(again.scratch / path) != _digest(path)
+        ]
+        yield Check.of(record.what, "made again", faults, f"{len(files)} files")
+
+
+def _digest(path: str) -> str:
+    return sha256_of(Path(path)) if Path(path).is_file() else ""
+
+
+def _run_again(job: Job) -> list[str]:
+    """Do a stage's work; return its fault, if any."""
+    for path in (*job.outputs.values(), job.log, job.state / "-"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+            all_stages()[job.stage].work(job)
+    except UserError as error:
+        return [f"{job.stage} cannot be run again: {error}"]
+    return []
+
+
+def check_evaluations(again: Again, share: float, dice: random.Random, seeds: tuple[int, ...]) -> Iterator[Check]:
+    """Derive the completions of a share of the problems of each evaluation from the checkpoint and the seeds."""
+    for record, _, job in again.jobs():
+        if record.stage != "sample" or (record.seed is not None and record.seed not in seeds):
+            continue
+        yield from _check_evaluation(record, job, share, dice)
+
+
+def _check_evaluation(record: ExecutionRecord, job: Job, share: float, dice: random.Random) -> Iterator[Check]:
+    from dagrpo.checkpoints.tokenizers import load_tokenizer
+    from dagrpo.evaluation.sampling import attempt_unseen, read_prompts
+
+    attempts = attempts_of(job)
+    (path,) = (Path(path) for path in record.outputs)
+    table = read_table(path, ROLLOUTS)
+    tokenizer = load_tokenizer(attempts.model)
+    prompts = read_prompts(attempts, tokenizer)
+    own = table.filter(pc.not_equal(table["sample_index"], BLIND))
+    numbers = own["problem_index"].to_pylist()
+    due = [each.index for each in prompts for _ in attempts.sampling.sample_indices]
+    faults = (
+        [] if numbers == due else [f"{path} has {len(numbers)} attempts, and {len(due)} are due, problem by problem"]
+    )
+    yield Check.of(record.what, "problems", faults, f"{len(prompts):,} of {len(prompts):,}")
+    chosen = sorted(dice.sample(range(len(prompts)), max(1, round(share * len(prompts)))))
+    drawn = [prompts[place] for place in chosen]
+    own = own.filter(pc.is_in(own["problem_index"], pa.array([each.index for each in drawn])))
+    engine = deriving_engine(
+        attempts.model,
+        turns=turns_by_seed(own.to_pylist()),
+        dtype=attempts.dtype,
+        head_dtype=attempts.head_dtype,
+        version=own["weight_version"][0].as_py() if own.num_rows else "",
+    )
+    is_seeded = attempts.sampling.lockstep or record.environment.get("device") == "cpu"
+    reason = reason_against_tokens(attempts.conversation, job.runtime.engine.name, drawn, is_seeded=is_seeded)
+    if reason or job.inputs.get(RAW):
+        yield Check.unchecked(record.what, "tokens", reason or "its tools read files of this machine")
+        return
+    trajectories = attempt_unseen(drawn, attempts, engine.as_engine, tokenizer, what=record.what)
+    yield check_tokens(record.what, engine, "")
+    yield compare(record.what, "conversations", own, rollout_table(trajectories), (*PROMPTS, *TOKENS, *TOOLS_USED))

@@ -1,0 +1,342 @@
+"""The audit of a whole experiment finds nothing, and names whatever is forged in it, digests included.
+
+The forger writes every digest again, so that no record contradicts another one.
+"""
+
+import json
+import os
+import random
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import torch
+import typer
+from tests.pipeline.conftest import run_by_snakemake
+from tests.pipeline.snakemake.clones import NAME, RUN, STEPS
+from tests.trainer import runs
+from transformers import PreTrainedTokenizerBase
+from typer.testing import CliRunner
+
+from dagrpo.checkpoints.config import Checkpoint
+from dagrpo.checkpoints.convert import convert
+from dagrpo.checkpoints.gather import GatheredWeights
+from dagrpo.checkpoints.tokenizers import load_tokenizer
+from dagrpo.core.types import Completion, SamplingRequest, ScoringRequest
+from dagrpo.data.schema import to_table
+from dagrpo.models.fresh import make_fresh
+from dagrpo.pipeline.changes.executions import read_record
+from dagrpo.trainer.clock import Clock
+from dagrpo.trainer.run import TrainingRun, files_in, step_file
+from dagrpo.trainer.sampling.prompt_sampler import PromptSampler
+from dagrpo.trainer.setup import open_sampler, read_prompts
+from dagrpo.trainer.state.digest_table import FILE
+from dagrpo.utils.distributed import single_process
+from dagrpo.utils.files import read_json, sha256_of, write_json
+from dagrpo.utils.manifest import MANIFEST, entry_of
+from dagrpo.utils.provenance import PROVENANCE, provenances_of
+from dagrpo.utils.tables import read_parquet, write_parquet
+from dagrpo_publish.crate.finished import read_finished
+from dagrpo_replay.audit.checks import Check, State
+from dagrpo_replay.audit.command import audit, check_run
+from dagrpo_replay.audit.engine import deriving_engine, open_teacher_engine
+from dagrpo_replay.audit.run import Audited, audited, check_steps
+from dagrpo_replay.audit.stages import Again, check_evaluations, check_stages
+from dagrpo_replay.half_steps import rows_with_advantages
+from dagrpo_replay.recomputation import Recomputation
+from dagrpo_replay.recorded_run import read_run, unfinished
+
+__all__ = ["run_by_snakemake"]
+pytestmark = pytest.mark.dag
+SEED = 3
+Rows = list[dict[str, Any]]
+EVALUATION = RUN / "eval/arithmetic/trained"
+
+
+@pytest.fixture
+def experiment(run_by_snakemake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The shared run's data, models and results, by hard links: a forger replaces files."""
+    for name in ("data", "models", "results"):
+        shutil.copytree(run_by_snakemake / name, tmp_path / name, copy_function=os.link)
+    shutil.copytree(run_by_snakemake / ".state/jobs", tmp_path / ".state/jobs", copy_function=os.link)
+    (tmp_path / "Snakefile").touch()
+    monkeypatch.chdir(tmp_path)
+    yield tmp_path
+    torch.use_deterministic_algorithms(False)
+
+
+def _forge(path: Path, change: Callable[[Rows], Rows]) -> None:
+    """Change the rows of a table, then write the digests of all records again."""
+    table = read_parquet(path)
+    path.unlink()
+    write_parquet(path, pa.Table.from_pylist(change(table.to_pylist()), schema=table.schema))
+    _seal()
+
+
+def _seal() -> None:
+    rollouts = RUN / "rollouts"
+    files = {path.name: entry_of(path) for path in sorted(rollouts.glob("*.parquet"))}
+    _write(rollouts / MANIFEST, {"files": {n: {"bytes": e.bytes, "sha256": e.sha256} for n, e in files.items()}})
+    for provenance in provenances_of(NAME):
+        record = read_json(provenance)
+        for part in ("inputs", "outputs"):
+            record[part] |= {path: sha256_of(Path(path)) for path in record[part] if Path(path).is_file()}
+        _write(provenance, record)
+
+
+def _write(path: Path, content: Any) -> None:
+    path.unlink()
+    write_json(path, content)
+
+
+def _trained(tmp_path: Path, *steps: int) -> dict[str, Check]:
+    """The checks of the training by what they check; those of the newest step."""
+    done = check_run(read_finished(NAME), SEED, tmp_path / "scratch", 0, steps, random.Random(0), states=False)
+    return {check.what: check for check in done}
+
+
+def _differing(checks: Mapping[str, Check]) -> set[str]:
+    return {name for name, check in checks.items() if check.state is State.DIFFERS}
+
+
+def test_nothing_differs_in_a_run_that_nobody_has_touched(experiment: Path) -> None:
+    app = typer.Typer()
+    app.command()(audit)
+    done = CliRunner().invoke(
+        app, [NAME, "--share", "0.5", "--steps", f"2,{STEPS}", "--draw", "a", "--json"], catch_exceptions=False
+    )
+    checks = [Check(**each) for each in json.loads(done.output)]
+    assert [check for check in checks if check.state == "differs"] == []
+    assert done.exit_code == 0
+    tokens = [check for check in checks if check.what == "tokens"]
+    assert {check.state for check in tokens} == {"equal"}
+    assert len(tokens) == 4, "of two steps and two evaluations"
+    made_again = {check.where for check in checks if (check.what, check.state) == ("made again", "equal")}
+    assert {"prepare, arithmetic", f"convert, seed {SEED}", f"score, seed {SEED}, arithmetic, trained"} <= made_again
+    assert "report" in {where.partition(",")[0] for where in made_again}
+    by_name = {check.what: check.state for check in checks}
+    assert {by_name[name] for name in ("problems and seeds", "gradients and weights", "trained policy")} == {"equal"}
+    record = read_json(Path(f".state/audits/{NAME}.json"))
+    assert record["result"].startswith(f"dagrpo audit {NAME} --steps 2,{STEPS} --draw a: ")
+    assert read_finished(NAME).audit == record["result"]
+    _forge(RUN / "rollouts" / step_file(1), lambda rows: rows[::-1])
+    assert read_finished(NAME).audit == "", "it was of other records"
+
+
+def _other_token(rows: Rows) -> Rows:
+    ids = rows[5]["completion_ids"]
+    ids[0] = ids[0] + 1 if ids[0] + 1 != ids[-1] else ids[0] + 2
+    return rows
+
+
+def _other_seed(rows: Rows) -> Rows:
+    rows[5]["sampling_seed"] += 1
+    return rows
+
+
+def _best_of_the_group(rows: Rows) -> Rows:
+    """The completion of another sample in the place of the sixth, as if it had been the best of several."""
+    kept = ("sample_index", "sampling_seed")
+    other = next(row for row in rows if row["completion_ids"] != rows[5]["completion_ids"])
+    prompt = ("problem_index", "prompt", "prompt_ids", "question", "ground_truth")
+    rows[5] = other | {name: rows[5][name] for name in (*kept, *prompt)}
+    return rows
+
+
+def _higher_reward(rows: Rows) -> Rows:
+    rows[5]["reward"] = 1.0 - rows[5]["reward"]
+    return rows
+
+
+def _without_a_group(rows: Rows) -> Rows:
+    return rows[:4] + rows[8:]
+
+
+def _swapped_prompt(rows: Rows) -> Rows:
+    names = ("problem_index", "prompt", "prompt_ids", "question", "ground_truth")
+    return [*({**row, **{name: rows[-1][name] for name in names}} for row in rows[:4]), *rows[4:]]
+
+
+@pytest.mark.parametrize(
+    ("change", "found"),
+    [
+        (_other_token, "tokens"),
+        (_other_seed, "problems and seeds"),
+        (_best_of_the_group, "tokens"),
+        (_higher_reward, "rewards"),
+        (_without_a_group, "problems and seeds"),
+        (_swapped_prompt, "problems and seeds"),
+    ],
+)
+def test_a_forged_attempt_is_named(
+    change: Callable[[Rows], Rows], found: str, experiment: Path, tmp_path: Path
+) -> None:
+    _forge(RUN / "rollouts" / step_file(1), change)
+    checks = _trained(tmp_path, 1)
+    assert found in _differing(checks)
+    assert any("row 5 " in each or "step 1" in each for each in checks[found].faults)
+
+
+def _one(tmp_path: Path) -> Audited:
+    recorded = replace(read_run(RUN), state=tmp_path / "none")
+    return audited(recorded, read_record(RUN / "policy" / PROVENANCE), tmp_path / "scratch")
+
+
+@pytest.mark.parametrize(("updates", "found"), [(0, {"tokens"}), (1, set()), (2, {"tokens"})])
+def test_attempts_of_older_or_newer_weights_are_named(
+    updates: int, found: set[str], experiment: Path, tmp_path: Path
+) -> None:
+    """Step 2, sampled again from the weights after so many updates: those after the first one give what the server gave."""
+    one = _one(tmp_path)
+    recomputation = Recomputation(one.recorded, single_process())
+    assert not [each for each in recomputation.up_to(updates) if each.difference]
+    before = read_parquet(one.table(2))
+    with GatheredWeights(recomputation.policy.model, torch.float32, single_process()).reading() as tensors:
+        engine = deriving_engine(one.run.initial, tensors, dtype="float32", head_dtype=None, version="step_1")
+    drawn = PromptSampler(one.prompts, one.run.training, SEED, finished=1)
+    others = (engine.as_engine, open_teacher_engine, drawn)
+    with open_sampler(one.run, one.tokenizer, one.prompts, *others, first=1) as sampler:
+        rollouts = sampler.sample(1, Clock())
+    update = recomputation.policy.policy_update(one.recorded.digests[2].computed.budget)
+    forged = rows_with_advantages(rollouts, update)
+    assert (forged["completion_ids"] == before["completion_ids"]) == (not found)
+    _forge(one.table(2), lambda rows: [{**row, "weight_version": "step_1"} for row in forged.to_pylist()])
+    checks = _trained(tmp_path, 2)
+    assert {"tokens"} & _differing(checks) == found
+
+
+def test_a_step_that_was_left_out_is_named(experiment: Path, tmp_path: Path) -> None:
+    """The fourth: tables, digests, metrics and the parameter say that there were seven."""
+
+    def without(rows: Rows) -> Rows:
+        return [{**row, "step": row["step"] - (row["step"] > 4)} for row in rows if row["step"] != 4]
+
+    for name in ("metrics.parquet", f"rollouts/{FILE}"):
+        _forge(RUN / name, without)
+    for step in range(4, STEPS):
+        path = RUN / "rollouts" / step_file(step)
+        os.replace(path.with_name(step_file(step + 1)), path)
+        _forge(path, lambda rows: [{**row, "step": row["step"] - 1} for row in rows])
+    provenance = RUN / "policy" / PROVENANCE
+    record = read_json(provenance)
+    record["params"]["training"]["steps"] = STEPS - 1
+    _write(provenance, record)
+    faults = _trained(tmp_path, 1)["problems and seeds"].faults
+    assert "step 4 has the seeds of step 5: a step was left out" in faults
+
+
+def _changed_json(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    content = read_json(path)
+    change(content)
+    _write(path, content)
+    _seal()
+
+
+@pytest.mark.parametrize(
+    ("path", "change", "found"),
+    [
+        ("scores.json", lambda scores: scores["greedy"].update(value=1.0), "score"),
+        ("scores.json", lambda scores: scores["mean_at_k"].update(low=0.9), "score"),
+        ("scores.parquet", lambda rows: [{**row, "correct": True} for row in rows], "score"),
+    ],
+)
+def test_a_changed_score_or_interval_is_named(
+    path: str, change: Any, found: str, experiment: Path, tmp_path: Path
+) -> None:
+    (_changed_json if path.endswith("json") else _forge)(EVALUATION / path, change)
+    assert f"{EVALUATION / path} is not what" in _made_again(tmp_path, found)
+
+
+def test_a_changed_test_row_is_named(experiment: Path, tmp_path: Path) -> None:
+    path = Path(f"data/{NAME}/arithmetic/test.parquet")
+    _forge(path, lambda rows: [{**rows[0], "ground_truth": "7"}, *rows[1:]])
+    assert f"{path} is not what prepare, arithmetic makes" in _made_again(tmp_path, "prepare")
+
+
+def _made_again(tmp_path: Path, stage: str) -> str:
+    """The faults of the stages that are run again; those of the other stages must have none."""
+    checks = [*check_stages(Again(finished=read_finished(NAME), scratch=tmp_path / "scratch"), fine_tunes=False)]
+    faults = {check.where: check.faults for check in checks if check.faults}
+    assert any(where.startswith(stage) for where in faults)
+    return "".join(each for own in faults.values() for each in own)
+
+
+def test_a_completion_of_an_evaluation_that_the_checkpoint_did_not_draw_is_named(
+    experiment: Path, tmp_path: Path
+) -> None:
+    _forge(EVALUATION / "completions.parquet", _other_token)
+    again = Again(finished=read_finished(NAME), scratch=tmp_path / "scratch")
+    tokens = [c for c in check_evaluations(again, 1.0, random.Random(0), (SEED,)) if c.what == "tokens"]
+    assert [check.state for check in tokens] == [State.EQUAL, State.DIFFERS]
+    assert "row 5 " in tokens[1].faults[0]
+
+
+class CallingEngine(runs.ScriptedEngine):
+    """Calls the calculator, then writes what it is told."""
+
+    tokenizer: PreTrainedTokenizerBase
+
+    def _completion(self, request: SamplingRequest) -> Completion:
+        call = '<tool_call>\n{"name": "calculator", "arguments": {"expression": "6*7"}}\n</tool_call>'
+        written = self.tokenizer.decode(request.input_ids)
+        text = "42" if "calculator" in written else call
+        tokens = (*self.tokenizer.encode(text), self.tokenizer.eos_token_id)[: request.max_new_tokens]
+        scored = ScoringRequest(token_ids=(*request.input_ids, *tokens), first=len(request.input_ids))
+        return Completion(
+            token_ids=tokens,
+            logprobs=self._scores(scored),
+            finish_reason="stop",
+            weight_version=self.version,
+        )
+
+
+@pytest.fixture(scope="module")
+def run_with_a_tool(tmp_path_factory: pytest.TempPathFactory) -> TrainingRun:
+    """Two steps of an engine whose every attempt calls the calculator once."""
+    folder = tmp_path_factory.mktemp("tool")
+    shape = runs.SHAPE.model_copy(update={"tools": ["calculator"], "max_position_embeddings": 512})
+    make_fresh(folder / "model", shape, torch.float32)
+    convert(folder / "model", folder / "initial", Checkpoint())
+    rows = [replace(runs.task_row(number), tools=("calculator",)) for number in range(8)]
+    write_parquet(folder / "train.parquet", to_table(rows))
+    CallingEngine.tokenizer = load_tokenizer(folder / "initial")
+    inputs = (folder / "initial", folder / "train.parquet")
+    run = runs.training_run(inputs, folder / "state", folder, steps=1, save_every=1)
+    gates = run.training.gates.model_copy(update={"distinct_seeds": False})
+    training = run.training.model_copy(update={"gates": gates})
+    run = replace(run, rollout=run.rollout.model_copy(update={"max_new_tokens": 100}), training=training)
+    runs.execute(run, CallingEngine)
+    return run
+
+
+def test_an_edited_result_of_a_tool_is_named(run_with_a_tool: TrainingRun, tmp_path: Path) -> None:
+    """Of an engine that draws by no seed, so that the tokens are named in any case."""
+    run = run_with_a_tool
+    recorded = replace(unfinished(run.policy.parent, run.state), rollouts=tmp_path, state=tmp_path / "none")
+    tokenizer = load_tokenizer(run.initial)
+    one = Audited(
+        recorded=recorded,
+        run=replace(run, **files_in(tmp_path / "scratch")),
+        tokenizer=tokenizer,
+        prompts=read_prompts(run, tokenizer),
+        metrics={row["step"]: row for row in read_parquet(run.metrics).to_pylist()},
+    )
+    table = read_parquet(run.rollouts.with_name(step_file(1)))
+    found = {}
+    for result in ("42", "43"):
+        rows = table.to_pylist()
+        assert [call["result"] for call in rows[0]["calls"]] == ["42"]
+        rows[0]["calls"][0]["result"] = result
+        write_parquet(recorded.table(1), pa.Table.from_pylist(rows, schema=table.schema))
+        checks = {check.what: check for check in check_steps(one, [1], {}, single_process())}
+        assert _differing(checks) >= {"tokens"}
+        assert checks["gradients and weights"].state is State.EQUAL
+        found[result] = checks["results of tools"]
+    torch.use_deterministic_algorithms(False)
+    assert found["42"].state is State.EQUAL
+    assert "'result': '43'" in found["43"].faults[0] or "calls" in found["43"].faults[0]
+    assert found["43"].state is State.DIFFERS
