@@ -1,13 +1,14 @@
 """Results of an audit, and the comparison of recorded with derived tables."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
 import pyarrow as pa
 
+from dagrpo.core.errors import UserError
 from dagrpo.core.escape import one_line
 from dagrpo.rollout.table import DIFFERENCE_BITS
 
@@ -38,15 +39,25 @@ class Check:
     faults: tuple[str, ...] = ()  # sentences; the first ones
 
     @classmethod
-    def of(cls, where: str, what: str, faults: Sequence[str], checked: str = "", **own: Any) -> "Check":
-        """Return a check that differs if there are faults, and else is equal, or as `own` says."""
-        found = {"state": State.DIFFERS, "faults": tuple(faults[:MOST_SHOWN])} if faults else {"state": State.EQUAL}
-        return cls(where=where, what=what, checked=checked, **(own | found if faults else found | own))
+    def of(
+        cls, where: str, what: str, faults: Sequence[str], checked: str = "", state: State = State.EQUAL, note: str = ""
+    ) -> "Check":
+        """Return a check that differs if there are faults, else one of this state."""
+        found = State.DIFFERS if faults else state
+        return cls(where=where, what=what, state=found, checked=checked, note=note, faults=tuple(faults[:MOST_SHOWN]))
 
     @classmethod
     def unchecked(cls, where: str, what: str, reason: str) -> "Check":
         """Return a check that could not be done, with the reason."""
         return cls(where=where, what=what, state=State.UNCHECKED, note=reason)
+
+
+def naming_errors(where: str, checks: Iterator[Check]) -> Iterator[Check]:
+    """Yield the checks; a forged file that cannot be read, or used, ends them with a check that differs."""
+    try:
+        yield from checks
+    except UserError as error:
+        yield Check.of(where, "files", [str(error)])
 
 
 def compare(where: str, what: str, recorded: pa.Table, derived: pa.Table, columns: Iterable[str]) -> Check:

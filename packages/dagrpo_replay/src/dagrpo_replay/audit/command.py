@@ -80,6 +80,7 @@ def _checks(
     states: bool,
     sft: bool,
 ) -> Iterator["Check"]:
+    from dagrpo_replay.audit.checks import naming_errors
     from dagrpo_replay.audit.stages import Again, check_evaluations, check_stages
 
     seeds = tuple(finished.params.experiment.seeds)
@@ -90,8 +91,9 @@ def _checks(
     yield _check_files(finished.name)
     yield from check_stages(again, fine_tunes=sft)
     for each in chosen:
-        yield from check_run(finished, each, scratch / f"seed_{each}", share, steps, dice, states=states)
-    yield from check_evaluations(again, share, dice, chosen)
+        found = check_run(finished, each, scratch / f"seed_{each}", share, steps, dice, states=states)
+        yield from naming_errors(f"train, seed {each}", found)
+    yield from naming_errors("evaluations", check_evaluations(again, share, dice, chosen))
 
 
 def _check_files(experiment: str) -> "Check":
@@ -123,25 +125,20 @@ def check_run(
 
     folder, where = Path("results", finished.name, "runs", f"seed_{seed}"), f"train, seed {seed}"
     record = next(each for each in finished.records if each.stage == "train" and each.seed == seed)
-    try:
-        recorded = read_run(folder)
-        one = audited(recorded, record, scratch)
-        chain, prompts = check_chain(one)
-    except UserError as error:
-        yield Check.of(where, "records", [str(error)])
-        return
+    recorded = read_run(folder)
+    one = audited(recorded, record, scratch)
+    chain, prompts = check_chain(one)
     yield from chain
-    if prompts and not states:
+    if not states:
         recorded = replace(recorded, state=scratch / "none")
     possible = whole_steps(recorded)
     drawn = sorted(dice.sample(possible, max(1, round(share * recorded.steps)))) if possible else []
     chosen = [*steps] if steps is not None else drawn
-    missing = [step for step in chosen if step not in possible]
-    if missing or not chosen:
-        what = f"step {missing[0]}" if missing else "any step"
-        yield Check.unchecked(
-            where, "steps", f"nothing whole is recorded of {what} (runtime.keep_rollouts, training.digests_every)"
-        )
+    if len(possible) < recorded.steps:
+        reason = f"runtime.keep_rollouts has left tokens of {recorded.steps - len(possible)} steps out"
+        yield Check.unchecked(where, "tokens of other steps", reason)
+    if not chosen or not {*chosen} <= {*possible}:
+        yield Check.unchecked(where, "steps", f"there are no tokens of the steps {', '.join(map(str, chosen))}")
         return
     computed = recorded.digests[chosen[-1]].computed
     if computed.processes > 1:
@@ -151,11 +148,10 @@ def check_run(
         yield Check.unchecked(where, "steps", reason)
         return
     compute_deterministically(recorded.rollout.deterministic)
-    try:
-        with process_group(computed.threads, deterministic=recorded.rollout.deterministic) as world:
-            yield from check_steps(replace(one, recorded=recorded), chosen, prompts, world)
-    except UserError as error:
-        yield Check.of(where, "steps", [str(error)])
+    with process_group(computed.threads, deterministic=recorded.rollout.deterministic) as world:
+        yield from check_steps(replace(one, recorded=recorded), chosen, prompts, world)
+    if recorded.training.evaluate_every:
+        yield Check.unchecked(where, "held_out.parquet", "answers of policies on the way are not derived")
 
 
 def _print(checks: Sequence["Check"], result: str) -> None:

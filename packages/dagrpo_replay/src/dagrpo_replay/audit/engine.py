@@ -22,11 +22,13 @@ from dagrpo.checkpoints.sharded import read_weights
 from dagrpo.checkpoints.source import open_tensors
 from dagrpo.checkpoints.tensors import NAMED_DTYPES, Tensors
 from dagrpo.checkpoints.tokenizers import load_tokenizer
+from dagrpo.core.errors import UserError
 from dagrpo.core.section import HeadDtype
 from dagrpo.core.types import Completion, SamplingRequest, ScoringRequest
 from dagrpo.engine.interface import RolloutEngine
 from dagrpo.rollout.sampling import sampling_seed
 from dagrpo.utils.files import read_object
+from dagrpo_replay.audit.checks import row_name
 
 # Nats by which rounding may change a sum, by the type in which the engine computes, and those of a logprob.
 MARGINS = {"float32": 1e-3, "float16": 0.1, "bfloat16": 0.5}
@@ -51,12 +53,14 @@ def turns_by_seed(rows: Sequence[Mapping[str, Any]]) -> dict[int, Turn]:
     for place, row in enumerate(rows):
         ids, logprobs, support = row["completion_ids"], row["rollout_logprobs"], row.get("sampling_support") or []
         lengths = [n for each in row["samples"] for n in _runs(each["loss_mask"])] or [len(ids)]
+        if not sum(lengths) == len(ids) == len(logprobs) or len(support) not in (0, len(ids)):
+            raise UserError(f"{row_name(place, row)}: tokens, masks and logprobs differ in number")
         first = 0
         for number, length in enumerate(lengths):
             own = slice(first, first := first + length)
             seed = row["sampling_seed"]
             turns[seed if number == 0 else sampling_seed(seed, "turn", number)] = Turn(
-                name=f"row {place} (problem {row['problem_index']}, sample {row['sample_index']}, turn {number + 1})",
+                name=f"{row_name(place, row)}, turn {number + 1}",
                 token_ids=tuple(ids[own]),
                 logprobs=tuple(logprobs[own]),
                 support=tuple(support[own]),
@@ -122,6 +126,9 @@ class DerivingEngine:
 
     def _completion(self, request: SamplingRequest, by_rank: tuple[bool, ...]) -> Completion:
         turn = self._turns.get(request.seed)
+        if turn is not None and not self._knows(turn.token_ids):
+            self.explained.faults.append(f"{turn.name}: it has tokens that the policy does not know")
+            turn = None
         if turn is None:
             turn = self._written(request, by_rank=by_rank[0])
         elif self.explains:
@@ -133,6 +140,9 @@ class DerivingEngine:
             weight_version=self._version,
             support=turn.support,
         )
+
+    def _knows(self, token_ids: Sequence[int]) -> bool:
+        return all(0 <= token < self._model.config.get_text_config().vocab_size for token in token_ids)
 
     def _explain(self, request: SamplingRequest, turn: Turn, by_rank: tuple[bool, ...]) -> None:
         faults, tokens, count = self.explained.faults, torch.tensor(turn.token_ids), len(turn.token_ids)

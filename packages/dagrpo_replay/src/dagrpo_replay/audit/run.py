@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -16,7 +17,6 @@ from dagrpo.checkpoints.gather import GatheredWeights
 from dagrpo.checkpoints.source import open_tensors
 from dagrpo.checkpoints.tensors import NAMED_DTYPES
 from dagrpo.checkpoints.tokenizers import load_tokenizer
-from dagrpo.core.errors import UserError
 from dagrpo.core.trajectory import Prompt
 from dagrpo.pipeline.changes.executions import ExecutionRecord
 from dagrpo.rewards.config import Reward
@@ -186,13 +186,11 @@ def _some(numbers: Sequence[int]) -> str:
 
 
 def whole_steps(recorded: RecordedRun) -> list[int]:
-    """Return the steps whose tables have all tokens (runtime.keep_rollouts) and digests."""
+    """Return the steps whose tables have all tokens (runtime.keep_rollouts)."""
     return [
         step
-        for step, digests in recorded.digests.items()
-        if digests.are_recorded
-        and recorded.table(step).is_file()
-        and set(AttemptsFile(recorded.table(step)).short["kept"].to_pylist()) == {ALL}
+        for step in recorded.digests
+        if recorded.table(step).is_file() and set(AttemptsFile(recorded.table(step)).short["kept"].to_pylist()) == {ALL}
     ]
 
 
@@ -222,7 +220,7 @@ def check_steps(one: Audited, steps: Sequence[int], states: Mapping[int, PromptS
         yield Check.unchecked(one.where, "trained policy", reason)
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Sampled:
     """A step that was sampled again."""
 
@@ -230,8 +228,7 @@ class _Sampled:
     recorded: pa.Table
     engine: DerivingEngine
     reason: str  # why its tokens cannot be derived; ""
-    rollouts: Rollouts | None
-    fault: str  # why it could not be sampled; ""
+    rollouts: Rollouts
     inputs: int  # results of tools that are taken as they are
 
 
@@ -265,17 +262,12 @@ def _sample(
         rollout=rollout.model_copy(update={"deterministic": True}),
         reward=_without_servers(one.run.reward),
     )
-    sampled = _Sampled(step=step, recorded=recorded, engine=engine, reason=reason, rollouts=None, fault="", inputs=0)
     sampler = PromptSampler(one.prompts, run.training, run.seed, finished=step - 1, saved=state)
-    sampled.inputs = write_results(rows, one, run.state / AGENT)
-    try:
-        with open_sampler(
-            run, one.tokenizer, one.prompts, engine.as_engine, open_teacher_engine, sampler, first=step - 1
-        ) as opened:
-            sampled.rollouts = opened.sample(step - 1, Clock())
-    except UserError as error:
-        sampled.fault = f"step {step} cannot be sampled again: {error}"
-    return sampled
+    inputs = write_results(rows, one, run.state / AGENT)
+    others = (engine.as_engine, open_teacher_engine, sampler)
+    with open_sampler(run, one.tokenizer, one.prompts, *others, first=step - 1) as opened:
+        rollouts = opened.sample(step - 1, Clock())
+    return _Sampled(step=step, recorded=recorded, engine=engine, reason=reason, rollouts=rollouts, inputs=inputs)
 
 
 def reason_against_tokens(
@@ -312,8 +304,9 @@ def write_results(rows: Sequence[Mapping[str, Any]], one: Audited, folder: Path)
             for call in row["calls"]:
                 key = {"ok": "result", "failed": "failure", "timed_out": "late"}.get(call["status"])
                 if key is not None and call["name"] in functions:
-                    digest = take_digest(digests, call["name"], json.loads(call["arguments"]), attempt)
-                    records.append(json.dumps(with_checksum({"call": digest, key: call["result"]})))
+                    with suppress(ValueError):  # forged: the policy has written JSON
+                        digest = take_digest(digests, call["name"], json.loads(call["arguments"]), attempt)
+                        records.append(json.dumps(with_checksum({"call": digest, key: call["result"]})))
         (folder / f"{TOOLS.label(name)}.results.jsonl").write_text("".join(f"{each}\n" for each in records))
         number += len(records)
     return number
@@ -322,9 +315,6 @@ def write_results(rows: Sequence[Mapping[str, Any]], one: Audited, folder: Path)
 def _check_rows(one: Audited, sampled: _Sampled, recomputation: Recomputation) -> Iterator[Check]:
     where, table = f"{one.where}, step {sampled.step}", sampled.recorded
     yield check_tokens(where, sampled.engine, sampled.reason)
-    if sampled.rollouts is None:
-        yield Check.of(where, "attempts", [sampled.fault])
-        return
     budget = one.recorded.digests[sampled.step].computed.budget
     derived = rows_with_advantages(sampled.rollouts, recomputation.policy.policy_update(budget))
     yield compare(where, "prompts", table, derived, PROMPTS)
@@ -364,7 +354,7 @@ def check_tokens(where: str, engine: DerivingEngine, reason: str) -> Check:
 
 def _check_update(one: Audited, sampled: _Sampled, found: StepCheck) -> Iterator[Check]:
     where = f"{one.where}, step {sampled.step}"
-    if sampled.rollouts is None or _without_servers(one.run.reward) is not one.run.reward:
+    if _without_servers(one.run.reward) is not one.run.reward:
         return
     rollouts = replace(sampled.rollouts, advantages=found.stats.advantages)
     yield figures(where, "metrics", one.metrics[sampled.step], step_metrics(rollouts, found.stats))
@@ -373,6 +363,8 @@ def _check_update(one: Audited, sampled: _Sampled, found: StepCheck) -> Iterator
 def _check_weights(one: Audited, found: Sequence[StepCheck], world: World) -> Check:
     """Return the check of all updates that were computed again."""
     compared = [check for check in found if check.is_compared]
+    if not compared:
+        return Check.unchecked(one.where, "gradients and weights", "no digests of these steps (training.digests_every)")
     start = f"the state of step {found[0].after}, which is input" if found[0].after else "the initial checkpoint"
     checked, what = f"{len(compared)} of {one.recorded.steps} updates, from {start}", "gradients and weights"
     computed = compared[-1].recorded.computed

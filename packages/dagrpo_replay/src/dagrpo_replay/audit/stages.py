@@ -21,6 +21,7 @@ from dagrpo.pipeline.stages.sample import attempts_of
 from dagrpo.rollout.build_table import rollout_table
 from dagrpo.rollout.table import ROLLOUTS, read_table
 from dagrpo.trainer.config.runtime import Runtime
+from dagrpo.utils.distributed import single_process
 from dagrpo.utils.files import sha256_of
 from dagrpo_publish.crate.finished import Finished
 from dagrpo_replay.audit.checks import Check, compare
@@ -143,6 +144,7 @@ def _check_evaluation(record: ExecutionRecord, job: Job, share: float, dice: ran
         dtype=attempts.dtype,
         head_dtype=attempts.head_dtype,
         version=own["weight_version"][0].as_py() if own.num_rows else "",
+        device=single_process().device,
     )
     is_seeded = attempts.sampling.lockstep or record.environment.get("device") == "cpu"
     reason = reason_against_tokens(attempts.conversation, job.runtime.engine.name, drawn, is_seeded=is_seeded)
