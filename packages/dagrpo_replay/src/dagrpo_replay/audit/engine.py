@@ -30,8 +30,9 @@ from dagrpo.rollout.sampling import sampling_seed
 from dagrpo.utils.files import read_object
 from dagrpo_replay.audit.checks import row_name
 
-# Nats by which rounding may change a sum, by the type in which the engine computes, and those of a logprob.
-MARGINS = {"float32": 1e-3, "float16": 0.1, "bfloat16": 0.5}
+# Rounding of a logit, by the type in which the engine computes, as a share of the position's largest: the margin of a sum and of a
+# logprob, and what decides the order of two probabilities.
+MARGINS = {"float32": (1e-4, 2e-6), "float16": (2e-3, 2e-3), "bfloat16": (1.6e-2, 1.6e-2)}
 LARGEST_HASH = 2**32 - 1
 GENERATION = "generation_config.json"
 SLICE = 1 << 24  # sums that are in memory at a time
@@ -101,7 +102,7 @@ class DerivingEngine:
         self._model = model
         self._stops = stops
         self._turns = turns
-        self._margin = MARGINS[dtype]
+        self._margin, self._tie = MARGINS[dtype]
         self._version = version
 
     @property
@@ -168,7 +169,9 @@ class DerivingEngine:
         forms: Sequence[Tensor],
     ) -> None:
         """Count the tokens of a slice that begins at place `first`. forms: sums [tokens, vocabulary], of which one explains a token."""
-        seen, margin, column = self.explained, self._margin, tokens[:, None]
+        seen, column = self.explained, tokens[:, None]
+        largest = logits.abs().amax(1).double() / (request.temperature or 1)
+        margin = largest * self._margin
         gaps = torch.stack([(each.amax(1) - each.gather(1, column)[:, 0]) for each in forms]).amin(0)
         support = turn.support[first : first + len(tokens)]
         logprobs = _logprobs(logits, request, support).gather(1, column)[:, 0]
@@ -179,7 +182,7 @@ class DerivingEngine:
         seen.gap = max(seen.gap, float(near.max()) if len(near) else 0.0)
         for at in (gaps > margin).nonzero()[:, 0].tolist():
             best = int(forms[0][at].argmax())
-            if _is_tie(logits[at], (int(tokens[at]), best), request, margin):
+            if _is_tie(logits[at], (int(tokens[at]), best), request, float(largest[at]) * self._tie):
                 seen.ties += 1
             else:
                 seen.faults.append(
