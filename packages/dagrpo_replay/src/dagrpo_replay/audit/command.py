@@ -1,4 +1,4 @@
-"""Command `dagrpo audit`: what was checked, how much of it, and whether it is equal."""
+"""Command `dagrpo audit`."""
 
 import random
 import secrets

@@ -1,4 +1,4 @@
-"""Audit of one training: its chain of steps, and a few of them from prompts to weights."""
+"""Audit of one training: its chain of steps, a few in full."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence

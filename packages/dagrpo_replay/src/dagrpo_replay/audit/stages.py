@@ -1,4 +1,4 @@
-"""Stages that are run again in a scratch folder, and evaluations whose completions are derived."""
+"""Audit of the stages around training, and of evaluations."""
 
 import contextlib
 import io
