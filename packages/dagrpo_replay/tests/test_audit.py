@@ -42,11 +42,11 @@ from dagrpo.utils.manifest import MANIFEST, entry_of
 from dagrpo.utils.provenance import PROVENANCE, provenances_of
 from dagrpo.utils.tables import read_parquet, write_parquet
 from dagrpo_publish.crate.finished import read_finished
-from dagrpo_replay.audit.checks import Check, State, naming_errors
+from dagrpo_replay.audit.checks import Asked, Check, State, naming_errors
 from dagrpo_replay.audit.command import audit, check_run
 from dagrpo_replay.audit.engine import deriving_engine, open_teacher_engine
 from dagrpo_replay.audit.run import Audited, audited, check_steps
-from dagrpo_replay.audit.stages import Again, check_evaluations, check_stages
+from dagrpo_replay.audit.stages import check_evaluations, check_stages
 from dagrpo_replay.half_steps import rows_with_advantages
 from dagrpo_replay.recomputation import Recomputation
 from dagrpo_replay.recorded_run import read_run, unfinished
@@ -94,9 +94,13 @@ def _write(path: Path, content: Any) -> None:
     write_json(path, content)
 
 
+def _asked(tmp_path: Path, *steps: int) -> Asked:
+    return Asked(share=1.0, steps=steps, dice=random.Random(0), states=False, sft=False, scratch=tmp_path / "scratch")
+
+
 def _trained(tmp_path: Path, *steps: int) -> dict[str, Check]:
     """The checks of the training by what they check; those of the newest step."""
-    done = check_run(read_finished(NAME), SEED, tmp_path / "scratch", 0, steps, random.Random(0), states=False)
+    done = check_run(read_finished(NAME), SEED, _asked(tmp_path, *steps))
     return {check.what: check for check in naming_errors("train", done)}
 
 
@@ -252,15 +256,17 @@ def test_a_changed_score_or_interval_is_named(
     assert f"{EVALUATION / path} is not what" in _made_again(tmp_path, found)
 
 
-def test_a_changed_test_row_is_named(experiment: Path, tmp_path: Path) -> None:
-    path = Path(f"data/{NAME}/arithmetic/test.parquet")
-    _forge(path, lambda rows: [{**rows[0], "ground_truth": f"1{rows[0]['ground_truth']}"}, *rows[1:]])
+@pytest.mark.parametrize("split", ["test", "train"])
+def test_a_changed_row_is_named(split: str, experiment: Path, tmp_path: Path) -> None:
+    path = Path(f"data/{NAME}/arithmetic/{split}.parquet")
+    other = {"reward_model": {"style": "rule", "ground_truth": "99"}}
+    _forge(path, lambda rows: [rows[0] | other, *rows[1:]])
     assert f"{path} is not what prepare, arithmetic makes" in _made_again(tmp_path, "prepare")
 
 
 def _made_again(tmp_path: Path, stage: str) -> str:
     """The faults of the stages that are run again; those of the other stages must have none."""
-    checks = [*check_stages(Again(finished=read_finished(NAME), scratch=tmp_path / "scratch"), fine_tunes=False)]
+    checks = [*check_stages(read_finished(NAME), _asked(tmp_path))]
     faults = {check.where: check.faults for check in checks if check.faults}
     assert any(where.startswith(stage) for where in faults)
     return "".join(each for own in faults.values() for each in own)
@@ -270,8 +276,8 @@ def test_a_completion_of_an_evaluation_that_the_checkpoint_did_not_draw_is_named
     experiment: Path, tmp_path: Path
 ) -> None:
     _forge(EVALUATION / "completions.parquet", _other_token)
-    again = Again(finished=read_finished(NAME), scratch=tmp_path / "scratch")
-    tokens = [c for c in check_evaluations(again, 1.0, random.Random(0), (SEED,)) if c.what == "tokens"]
+    checks = check_evaluations(read_finished(NAME), (SEED,), _asked(tmp_path))
+    tokens = [check for check in checks if check.what == "tokens"]
     assert [check.state for check in tokens] == [State.EQUAL, State.DIFFERS]
     assert "row 5 " in tokens[1].faults[0]
 

@@ -76,6 +76,7 @@ def test_a_row_whose_columns_differ_in_length_is_refused() -> None:
 
 
 AGAINST_SGLANG = """
+import torch
 from dagrpo.core.types import SamplingRequest
 from dagrpo_replay.audit.engine import sums
 from sglang.srt.layers.sampler import sampling_from_probs_torch, top_k_top_p_min_p_sampling_from_probs_torch

@@ -1,21 +1,40 @@
 """Results of an audit, and the comparison of recorded with derived tables."""
 
 import math
+import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
-
-import pyarrow as pa
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from dagrpo.core.errors import UserError
 from dagrpo.core.escape import one_line
-from dagrpo.rollout.table import DIFFERENCE_BITS
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 LONGEST = 60  # characters of a value that is shown
 MOST_SHOWN = 3  # differences of one check
 ABSOLUTE, RELATIVE = 1e-5, 1e-4  # of numbers that another processor may round differently
-ROUNDED = {"logprob_differences": 2.0 ** (1 - DIFFERENCE_BITS)}  # relative
+ROUNDED = {"logprob_differences": 0.07}  # relative: twice what rollout.table rounds them by
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """Extent of an audit."""
+
+    share: float  # of the steps and of the test problems
+    steps: Sequence[int] | None  # in the place of a share of them
+    dice: random.Random
+    states: bool  # whether to begin at saved states
+    sft: bool  # whether to fine-tune again
+    scratch: Path
+
+    def drawn(self, possible: Sequence[int]) -> list[int]:
+        """Return a share of some numbers, at least one, ascending."""
+        count = min(len(possible), max(1, round(self.share * len(possible))))
+        return sorted(self.dice.sample(possible, count))
 
 
 class State(StrEnum):
@@ -60,7 +79,7 @@ def naming_errors(where: str, checks: Iterator[Check]) -> Iterator[Check]:
         yield Check.of(where, "files", [str(error)])
 
 
-def compare(where: str, what: str, recorded: pa.Table, derived: pa.Table, columns: Iterable[str]) -> Check:
+def compare(where: str, what: str, recorded: "pa.Table", derived: "pa.Table", columns: Iterable[str]) -> Check:
     """Compare columns of two tables of attempts, row by row."""
     faults, state = list[str](), State.EQUAL
     if recorded.num_rows != derived.num_rows:

@@ -17,11 +17,11 @@ from dagrpo.core.errors import UserError
 from dagrpo.core.escape import one_line
 from dagrpo.utils.console import plain_console
 from dagrpo.utils.files import write_json
+from dagrpo_replay.audit.checks import Asked, Check, naming_errors
 from dagrpo_replay.command import STEPS, steps_of
 
 if TYPE_CHECKING:
     from dagrpo_publish.crate.finished import Finished as FinishedExperiment
-    from dagrpo_replay.audit.checks import Check
 
 LONGEST = 400
 STYLES = {"differs": "bold red", "not checked": "yellow", "within": "cyan", "equal": "green"}
@@ -49,8 +49,14 @@ def audit(
     text = draw or secrets.token_hex(4)
     numbers = None if steps is None else steps_of(steps)
     finished = read_finished(experiment)
+    seeds = finished.params.experiment.seeds
+    if seed is not None and seed not in seeds:
+        raise UserError(f"--seed {seed}: {experiment} has the seeds {', '.join(map(str, seeds))}: name one of them.")
     with tempfile.TemporaryDirectory(prefix="dagrpo-audit-") as scratch:
-        checks = [*_checks(finished, Path(scratch), share, numbers, random.Random(text), seed, states=states, sft=sft)]
+        asked = Asked(
+            share=share, steps=numbers, dice=random.Random(text), states=states, sft=sft, scratch=Path(scratch)
+        )
+        checks = [*_checks(finished, tuple(seeds) if seed is None else (seed,), asked)]
     command = " ".join(["dagrpo audit", experiment, f"--share {share:g}" if steps is None else f"--steps {steps}"])
     result = f"{command} --draw {text}: {summarised(checks)}"
     record = {"records": finished.digest, "result": result, "checks": [asdict(check) for check in checks]}
@@ -63,42 +69,24 @@ def audit(
         raise typer.Exit(1)
 
 
-def summarised(checks: Sequence["Check"]) -> str:
+def summarised(checks: Sequence[Check]) -> str:
     """Return a line about all checks."""
     totals = Counter(check.state.value for check in checks)
     return ", ".join(f"{totals[name]} {name}" for name in ("equal", "within", "differs", "not checked") if totals[name])
 
 
-def _checks(
-    finished: "FinishedExperiment",
-    scratch: Path,
-    share: float,
-    steps: Sequence[int] | None,
-    dice: random.Random,
-    seed: int | None,
-    *,
-    states: bool,
-    sft: bool,
-) -> Iterator["Check"]:
-    from dagrpo_replay.audit.checks import naming_errors
-    from dagrpo_replay.audit.stages import Again, check_evaluations, check_stages
+def _checks(finished: "FinishedExperiment", seeds: tuple[int, ...], asked: Asked) -> Iterator[Check]:
+    from dagrpo_replay.audit.stages import check_evaluations, check_stages
 
-    seeds = tuple(finished.params.experiment.seeds)
-    if seed is not None and seed not in seeds:
-        raise UserError(f"--seed {seed}: {finished.name} has the seeds {', '.join(map(str, seeds))}: name one of them.")
-    chosen = seeds if seed is None else (seed,)
-    again = Again(finished=finished, scratch=scratch)
     yield _check_files(finished.name)
-    yield from check_stages(again, fine_tunes=sft)
-    for each in chosen:
-        found = check_run(finished, each, scratch / f"seed_{each}", share, steps, dice, states=states)
-        yield from naming_errors(f"train, seed {each}", found)
-    yield from naming_errors("evaluations", check_evaluations(again, share, dice, chosen))
+    yield from check_stages(finished, asked)
+    for seed in seeds:
+        yield from naming_errors(f"train, seed {seed}", check_run(finished, seed, asked))
+    yield from naming_errors("evaluations", check_evaluations(finished, seeds, asked))
 
 
-def _check_files(experiment: str) -> "Check":
+def _check_files(experiment: str) -> Check:
     from dagrpo.cli.verify import State, verify_files
-    from dagrpo_replay.audit.checks import Check
 
     found = verify_files(experiment)
     faults = [f"{v.path} ({v.description}) is {v.state}" for v in found if v.state in (State.MISSING, State.CHANGED)]
@@ -106,34 +94,27 @@ def _check_files(experiment: str) -> "Check":
     return Check.of("records", "files", faults, f"{whole:,} of {len(found):,} files have their digests")
 
 
-def check_run(
-    finished: "FinishedExperiment",
-    seed: int,
-    scratch: Path,
-    share: float,
-    steps: Sequence[int] | None,
-    dice: random.Random,
-    *,
-    states: bool,
-) -> Iterator["Check"]:
+def check_run(finished: "FinishedExperiment", seed: int, asked: Asked) -> Iterator[Check]:
     """Audit the training of one seed."""
     from dagrpo.utils.determinism import compute_deterministically
     from dagrpo.utils.distributed import process_group
-    from dagrpo_replay.audit.checks import Check
     from dagrpo_replay.audit.run import audited, check_chain, check_steps, whole_steps
     from dagrpo_replay.recorded_run import read_run
 
     folder, where = Path("results", finished.name, "runs", f"seed_{seed}"), f"train, seed {seed}"
     record = next(each for each in finished.records if each.stage == "train" and each.seed == seed)
+    if (backend := record.params["training"]["backend"]["name"]) != "fsdp":
+        yield Check.unchecked(where, "steps", f"the backend {backend} computes them in another way")
+        return
     recorded = read_run(folder)
-    one = audited(recorded, record, scratch)
+    one = audited(recorded, record, asked.scratch / f"seed_{seed}")
     chain, prompts = check_chain(one)
     yield from chain
-    if not states:
-        recorded = replace(recorded, state=scratch / "none")
+    if not asked.states:
+        recorded = replace(recorded, state=asked.scratch / "none")
     possible = whole_steps(recorded)
-    drawn = sorted(dice.sample(possible, max(1, round(share * recorded.steps)))) if possible else []
-    chosen = [*steps] if steps is not None else drawn
+    drawn = asked.drawn(possible)
+    chosen = drawn if asked.steps is None else [*asked.steps]
     if len(possible) < recorded.steps:
         reason = f"runtime.keep_rollouts has left tokens of {recorded.steps - len(possible)} steps out"
         yield Check.unchecked(where, "tokens of other steps", reason)
@@ -154,7 +135,7 @@ def check_run(
         yield Check.unchecked(where, "held_out.parquet", "answers of policies on the way are not derived")
 
 
-def _print(checks: Sequence["Check"], result: str) -> None:
+def _print(checks: Sequence[Check], result: str) -> None:
     console = plain_console()
     table = columns("part", "what", "checked", "result", "")
     for each in checks:

@@ -2,17 +2,17 @@
 
 import contextlib
 import io
-import random
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dagrpo.checkpoints.tokenizers import load_tokenizer
 from dagrpo.config.schema import Params
 from dagrpo.core.errors import UserError
 from dagrpo.core.trajectory import BLIND
+from dagrpo.evaluation.sampling import attempt_unseen, read_prompts
 from dagrpo.pipeline.changes.executions import ExecutionRecord
 from dagrpo.pipeline.dag import PlannedJob, planned_jobs
 from dagrpo.pipeline.declaration import PROVENANCE_OUTPUT, RAW, Job, threads_of
@@ -24,43 +24,36 @@ from dagrpo.trainer.config.runtime import Runtime
 from dagrpo.utils.distributed import single_process
 from dagrpo.utils.files import sha256_of
 from dagrpo_publish.crate.finished import Finished
-from dagrpo_replay.audit.checks import Check, compare
+from dagrpo_replay.audit.checks import Asked, Check, compare
 from dagrpo_replay.audit.engine import deriving_engine, turns_by_seed
 from dagrpo_replay.audit.run import PROMPTS, TOKENS, TOOLS_USED, check_tokens, reason_against_tokens
 
 OTHERS = ("train", "sample")  # stages that are derived in another way than by running them again
-OLDEST = "its outputs are input here, by digest"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Again:
-    """Jobs of a finished experiment, to be run again with their outputs in a scratch folder."""
-
-    finished: Finished
-    scratch: Path
-
-    def jobs(self) -> Iterator[tuple[ExecutionRecord, PlannedJob, Job]]:
-        """Yield each execution with its job."""
-        planned = {each.provenance: each for each in planned_jobs(self.finished.params, self.finished.name)}
-        for record in self.finished.records:
-            if (plan := planned.get(str(record.provenance))) is not None:
-                yield record, plan, self._job(record, plan)
-
-    def _job(self, record: ExecutionRecord, plan: PlannedJob) -> Job:
+def jobs_again(finished: Finished, scratch: Path) -> Iterator[tuple[ExecutionRecord, PlannedJob, Job]]:
+    """Yield each execution with its job, whose outputs are in the scratch folder."""
+    planned = {each.provenance: each for each in planned_jobs(finished.params, finished.name)}
+    for record in finished.records:
+        if (plan := planned.get(str(record.provenance))) is None:
+            continue
         runtime = Runtime.model_validate(record.runtime)
-        folder = self.scratch / record.stage
-        return Job(
-            stage=record.stage,
-            experiment=record.experiment,
-            overrides=record.overrides,
-            seed=record.seed,
-            inputs={name: [Path(path) for path in paths] for name, paths in plan.inputs.items()},
-            outputs={name: self.scratch / paths[0] for name, paths in plan.outputs.items()},
-            params=record.params,
-            runtime=runtime,
-            threads=threads_of(all_stages()[record.stage], runtime),
-            state=folder / "state",
-            log=folder / "logs" / "stage.log",
+        yield (
+            record,
+            plan,
+            Job(
+                stage=record.stage,
+                experiment=record.experiment,
+                overrides=record.overrides,
+                seed=record.seed,
+                inputs={name: [Path(path) for path in paths] for name, paths in plan.inputs.items()},
+                outputs={name: scratch / paths[0] for name, paths in plan.outputs.items()},
+                params=record.params,
+                runtime=runtime,
+                threads=threads_of(all_stages()[record.stage], runtime),
+                state=scratch / record.stage / "state",
+                log=scratch / record.stage / "logs" / "stage.log",
+            ),
         )
 
 
@@ -77,12 +70,12 @@ def reason_not_to_run(stage: str, params: Params, *, fine_tunes: bool) -> str:
     return ""
 
 
-def check_stages(again: Again, *, fine_tunes: bool) -> Iterator[Check]:
+def check_stages(finished: Finished, asked: Asked) -> Iterator[Check]:
     """Run the stages around training again, as far as they need no engine, and compare their files byte by byte."""
-    for record, plan, job in again.jobs():
+    for record, plan, job in jobs_again(finished, asked.scratch):
         if record.stage in OTHERS:
             continue
-        reason = reason_not_to_run(record.stage, again.finished.params, fine_tunes=fine_tunes)
+        reason = reason_not_to_run(record.stage, finished.params, fine_tunes=asked.sft)
         if reason:
             yield Check.unchecked(record.what, "made again", reason)
             continue
@@ -90,7 +83,7 @@ def check_stages(again: Again, *, fine_tunes: bool) -> Iterator[Check]:
         faults = _run_again(job) or [
             f"{path} is not what {record.what} makes of its inputs"
             for path in files
-            if not (again.scratch / path).is_file() or sha256_of(again.scratch / path) != _digest(path)
+            if not (asked.scratch / path).is_file() or sha256_of(asked.scratch / path) != _digest(path)
         ]
         yield Check.of(record.what, "made again", faults, f"{len(files)} files")
 
@@ -111,18 +104,14 @@ def _run_again(job: Job) -> list[str]:
     return []
 
 
-def check_evaluations(again: Again, share: float, dice: random.Random, seeds: tuple[int, ...]) -> Iterator[Check]:
+def check_evaluations(finished: Finished, seeds: tuple[int, ...], asked: Asked) -> Iterator[Check]:
     """Derive the completions of a share of the problems of each evaluation from the checkpoint and the seeds."""
-    for record, _, job in again.jobs():
-        if record.stage != "sample" or (record.seed is not None and record.seed not in seeds):
-            continue
-        yield from _check_evaluation(record, job, share, dice)
+    for record, _, job in jobs_again(finished, asked.scratch):
+        if record.stage == "sample" and record.seed in seeds:
+            yield from _check_evaluation(record, job, asked)
 
 
-def _check_evaluation(record: ExecutionRecord, job: Job, share: float, dice: random.Random) -> Iterator[Check]:
-    from dagrpo.checkpoints.tokenizers import load_tokenizer
-    from dagrpo.evaluation.sampling import attempt_unseen, read_prompts
-
+def _check_evaluation(record: ExecutionRecord, job: Job, asked: Asked) -> Iterator[Check]:
     attempts = attempts_of(job)
     (path,) = (Path(path) for path in record.outputs)
     table = read_table(path, ROLLOUTS)
@@ -135,8 +124,7 @@ def _check_evaluation(record: ExecutionRecord, job: Job, share: float, dice: ran
         [] if numbers == due else [f"{path} has {len(numbers)} attempts, and {len(due)} are due, problem by problem"]
     )
     yield Check.of(record.what, "problems", faults, f"{len(prompts):,} of {len(prompts):,}")
-    chosen = sorted(dice.sample(range(len(prompts)), max(1, round(share * len(prompts)))))
-    drawn = [prompts[place] for place in chosen]
+    drawn = [prompts[place] for place in asked.drawn(range(len(prompts)))]
     own = own.filter(pc.is_in(own["problem_index"], pa.array([each.index for each in drawn])))
     engine = deriving_engine(
         attempts.model,
