@@ -11,7 +11,7 @@ import pytest
 from tests.trainer import runs
 
 from dagrpo.core.errors import UserError
-from dagrpo.core.types import SamplingRequest
+from dagrpo.core.types import SamplingRequest, ScoringRequest
 from dagrpo_replay.audit.engine import DerivingEngine, Turn, deriving_engine, turns_by_seed
 
 REQUEST = SamplingRequest(input_ids=(5, 6, 7), seed=11, temperature=0.7, top_p=1.0, top_k=-1, max_new_tokens=30)
@@ -50,6 +50,16 @@ def test_a_completion_is_explained_and_any_other_token_is_not(
     engine = _engine(initial, dtype, {request.seed: replace(turn, token_ids=other)})
     engine.generate([request])
     assert engine.explained.faults[0].startswith(f"row 0: token 2 is {other[2]}, and weights and seed give ")
+
+
+def test_another_sampling_mask_is_named(initial: Path) -> None:
+    request = replace(REQUEST, top_k=2, max_new_tokens=1, support=True)
+    (written,) = _engine(initial).generate([request])
+    (logprobs,) = _engine(initial).score([ScoringRequest(token_ids=(5, 6, 7, *written.token_ids), first=3)])
+    turn = Turn(name="row 0", token_ids=written.token_ids, logprobs=logprobs, support=((*written.token_ids, 0),))
+    engine = _engine(initial, turns={request.seed: turn})
+    engine.generate([request])
+    assert "row 0: the sampling mask of token 0 is another one" in engine.explained.faults
 
 
 def test_an_end_that_the_engine_would_not_have_written_is_named(initial: Path) -> None:

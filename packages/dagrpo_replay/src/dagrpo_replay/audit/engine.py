@@ -112,9 +112,11 @@ class DerivingEngine:
 
     def generate(self, requests: Sequence[SamplingRequest], **how: Any) -> list[Completion]:
         """Return the recorded completion of each request, explained."""
-        # SGLang draws by rank instead of by token once a request of the batch has a limit, as greedy ones do.
-        limited = any(each.temperature == 0 or each.top_k != -1 or each.top_p < 1 for each in requests)
-        return [self._completion(request, by_rank=(True, False) if limited else (False,)) for request in requests]
+        # SGLang draws by rank instead of by token for requests with limits, and for those that were in a batch with one: greedy ones, too.
+        limited = [each.temperature == 0 or each.top_k != -1 or each.top_p < 1 for each in requests]
+        others = (True, False) if any(limited) else (False,)
+        pairs = zip(requests, limited, strict=True)
+        return [self._completion(request, by_rank=(True,) if own else others) for request, own in pairs]
 
     def score(self, requests: Sequence[ScoringRequest], **how: Any) -> list[tuple[float, ...]]:
         """Return logprobs at temperature 1, as an engine does."""
@@ -188,6 +190,13 @@ class DerivingEngine:
                 seen.faults.append(
                     f"{turn.name}: token {first + at} is {int(tokens[at])}, and weights and seed give {best}"
                 )
+        if request.support:
+            left = [set((forms[0][at] > -torch.inf).nonzero()[:, 0].tolist()) for at in range(len(tokens))]
+            recorded = [*map(set, support)] or [set[int]()] * len(tokens)
+            for at, ids in enumerate(recorded):
+                others = tuple(ids ^ left[at])
+                if others and not _is_tie(logits[at], others, request, float(largest[at]) * self._tie):
+                    seen.faults.append(f"{turn.name}: the sampling mask of token {first + at} is another one")
         seen.unlike = max(seen.unlike, float(unlike.max()) if len(unlike) else 0.0)
         for at in (~(unlike <= margin)).nonzero()[:1, 0].tolist():
             mine, theirs = turn.logprobs[first + at], float(logprobs[at])
@@ -245,7 +254,7 @@ def _gumbel(seed: int, position: int, count: int, vocabulary: int) -> Tensor:
     return x.log_().neg_()
 
 
-def _is_tie(logits: Tensor, tokens: tuple[int, int], request: SamplingRequest, margin: float) -> bool:
+def _is_tie(logits: Tensor, tokens: tuple[int, ...], request: SamplingRequest, margin: float) -> bool:
     """Return True if rounding may change the rank of one of the tokens in a draw by rank, or whether it is left at all."""
     if request.top_k == -1 and request.top_p == 1:
         return False
