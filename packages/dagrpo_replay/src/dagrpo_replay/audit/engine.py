@@ -84,7 +84,8 @@ class Explained:
 
     tokens: int = 0
     exact: int = 0  # those with the largest sum
-    gap: float = 0.0  # nats, the largest by which a token within the margin misses the largest sum
+    near: int = 0  # those that miss it by no more than the margin
+    gap: float = 0.0  # nats, the most by which one of these does
     unlike: float = 0.0  # nats, the largest difference from a recorded logprob
     ties: int = 0  # tokens whose place in the order of probabilities, which top_p and top_k draw by, rounding decides
     faults: list[str] = field(default_factory=list)
@@ -180,7 +181,8 @@ class DerivingEngine:
         unlike = (logprobs - torch.tensor(turn.logprobs[first : first + len(tokens)])).abs()
         seen.tokens += len(tokens)
         seen.exact += int((gaps == 0).sum())
-        near = gaps[gaps <= margin]
+        near = gaps[(gaps > 0) & (gaps <= margin)]
+        seen.near += len(near)
         seen.gap = max(seen.gap, float(near.max()) if len(near) else 0.0)
         for at in (gaps > margin).nonzero()[:, 0].tolist():
             best = int(forms[0][at].argmax())

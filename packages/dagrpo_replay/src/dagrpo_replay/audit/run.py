@@ -199,6 +199,9 @@ def check_steps(one: Audited, steps: Sequence[int], states: Mapping[int, PromptS
 
     The weights come from the initial checkpoint, or the nearest state of `recorded`, by the updates of all steps on the way.
     """
+    if (agent := one.run.rollout.agent.name) != OWN_LOOP:
+        yield Check.unchecked(one.where, "steps", f"the agent {agent} is a program, whose requests are not recorded")
+        return
     recomputation = Recomputation(one.recorded, world)
     derived = dict[int, _Sampled]()
     on_the_way = list[StepCheck]()
@@ -279,7 +282,7 @@ def reason_against_tokens(
     if not is_seeded:
         return "rollout.deterministic is false, without which a server on a GPU ignores the seeds"
     if conversation.agent.name != OWN_LOOP:
-        return f"the agent {conversation.agent.name} is a program: its requests are not recorded"
+        return f"the agent {conversation.agent.name} is a program, whose requests are not recorded"
     return "prompts have pictures" if any(prompt.picture_files for prompt in prompts) else ""
 
 
@@ -337,9 +340,8 @@ def check_tokens(where: str, engine: DerivingEngine, reason: str) -> Check:
         return Check.unchecked(where, "tokens", reason)
     seen = engine.explained
     notes = [f"logprobs within {seen.unlike:.1e} nats"]
-    inexact = seen.tokens - seen.exact - seen.ties - len(seen.faults)
-    if inexact > 0:
-        notes.append(f"{inexact:,} within {seen.gap:.1e} nats of the largest sum")
+    if seen.near:
+        notes.append(f"{seen.near:,} within {seen.gap:.1e} nats of the largest sum")
     if seen.ties:
         notes.append(f"{seen.ties:,} undecided: rounding decides the order of their probabilities")
     return Check.of(
@@ -347,7 +349,7 @@ def check_tokens(where: str, engine: DerivingEngine, reason: str) -> Check:
         "tokens",
         seen.faults,
         f"{seen.exact:,} of {seen.tokens:,} drawn again",
-        state=State.WITHIN if inexact > 0 or seen.ties else State.EQUAL,
+        state=State.WITHIN if seen.near or seen.ties else State.EQUAL,
         note="; ".join(notes),
     )
 
