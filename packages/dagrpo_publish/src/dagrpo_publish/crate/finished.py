@@ -56,8 +56,10 @@ class Finished:
     def audit(self) -> str:
         """Return command and result of the last `dagrpo audit` of these records; "" without one."""
         path = AUDITS / f"{self.name}.json"
-        last = read_object(path) if path.is_file() else {}
-        return str(last["result"]) if last.get("records") == self.digest else ""
+        if not path.is_file():
+            return ""
+        last = read_object(path)
+        return str(last["result"]) if last["records"] == self.digest else ""
 
     def record(self, stage: str) -> ExecutionRecord:
         """Return the first record of a stage."""
