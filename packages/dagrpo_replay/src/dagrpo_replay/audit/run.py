@@ -18,6 +18,7 @@ from dagrpo.checkpoints.source import open_tensors
 from dagrpo.checkpoints.tensors import NAMED_DTYPES
 from dagrpo.checkpoints.tokenizers import load_tokenizer
 from dagrpo.core.trajectory import Prompt
+from dagrpo.core.types import EXCLUDED
 from dagrpo.pipeline.changes.executions import ExecutionRecord
 from dagrpo.rewards.config import Reward
 from dagrpo.rollout.agents import OWN_LOOP
@@ -29,7 +30,6 @@ from dagrpo.rollout.table import ALL, TRAINING_ROLLOUTS, read_table
 from dagrpo.rollout.tool_runtime.recorded_tool import take_digest
 from dagrpo.tools import TOOLS, config_for
 from dagrpo.trainer.batches.rollouts import Rollouts, version_of
-from dagrpo.trainer.checks.suite import OUTCOME, right_of
 from dagrpo.trainer.clock import Clock
 from dagrpo.trainer.config.runtime import Runtime
 from dagrpo.trainer.metrics.step import step_metrics
@@ -142,7 +142,7 @@ def check_chain(one: Audited) -> tuple[list[Check], dict[int, PromptState]]:
         states[step] = sampler.saved
         table = AttemptsFile(one.table(step)).short
         faults += _faults_of_draw(one, step, table, sampler)
-        sampler.retire_rows(table["problem_index"].to_pylist(), right_of(table.select(OUTCOME)))
+        sampler.retire_rows(table["problem_index"].to_pylist(), _outcomes(table))
         count += table.num_rows
     return [
         steps,
@@ -175,6 +175,13 @@ def _faults_of_draw(one: Audited, step: int, table: pa.Table, sampler: PromptSam
             faults.append(f"step {step} has the seeds of step {step + 1}: a step was left out")
         break
     return faults
+
+
+def _outcomes(table: pa.Table) -> list[bool | None]:
+    """Return whether each attempt is right; None for one that nothing is learned from."""
+    rows = table.select(["correct", "stop_reason", "completion_tokens"]).to_pylist()
+    learned = (row["stop_reason"] != EXCLUDED and row["completion_tokens"] > 0 for row in rows)
+    return [row["correct"] is True if known else None for row, known in zip(rows, learned, strict=True)]
 
 
 def _seeds(seed: int, step: int, groups: int, size: int) -> list[int]:
