@@ -41,7 +41,9 @@ from dagrpo.utils.files import read_json, sha256_of, write_json
 from dagrpo.utils.manifest import MANIFEST, entry_of
 from dagrpo.utils.provenance import PROVENANCE, provenances_of
 from dagrpo.utils.tables import read_parquet, write_parquet
+from dagrpo_publish.cards import Publication, model_card
 from dagrpo_publish.crate.finished import read_finished
+from dagrpo_publish.crate.writing import metadata
 from dagrpo_replay.audit.checks import Asked, Check, State, naming_errors
 from dagrpo_replay.audit.command import audit, check_run
 from dagrpo_replay.audit.engine import deriving_engine, open_teacher_engine
@@ -127,7 +129,12 @@ def test_nothing_differs_in_a_run_that_nobody_has_touched(experiment: Path) -> N
     assert {by_name[name] for name in ("problems and seeds", "gradients and weights", "trained policy")} == {"equal"}
     record = read_json(Path(f".state/audits/{NAME}.json"))
     assert record["result"].startswith(f"dagrpo audit {NAME} --steps 2,{STEPS} --draw a: ")
-    assert read_finished(NAME).audit == record["result"]
+    finished = read_finished(NAME)
+    published = Publication(
+        finished=finished, seed=SEED, name="p", organisation=None, license=None, with_rollouts=False
+    )
+    assert f"Audited: `{record['result']}`" in model_card(published)
+    assert record["result"] in str(metadata(finished, {}, {}))
     _forge(RUN / "rollouts" / step_file(1), lambda rows: rows[::-1])
     assert read_finished(NAME).audit == "", "it was of other records"
 
