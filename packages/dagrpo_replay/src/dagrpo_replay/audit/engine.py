@@ -222,7 +222,8 @@ class DerivingEngine:
         ids = torch.tensor([token_ids], device=self._model.device)
         with torch.inference_mode():
             if self.float32_head:
-                hidden, head = self._model.base_model(ids).last_hidden_state[0, -count:], self._model.lm_head
+                head: Any = self._model.get_output_embeddings()
+                hidden = self._model.base_model(ids).last_hidden_state[0, -count:]
                 return linear(hidden.float(), head.weight.float()).cpu()
             logits: Tensor = self._model(ids, logits_to_keep=count).logits[0]
             return logits.float().cpu()
