@@ -32,6 +32,7 @@ from dagrpo.tools import TOOLS, config_for
 from dagrpo.trainer.batches.rollouts import Rollouts, version_of
 from dagrpo.trainer.clock import Clock
 from dagrpo.trainer.config.runtime import Runtime
+from dagrpo.trainer.config.training import Training
 from dagrpo.trainer.metrics.step import step_metrics
 from dagrpo.trainer.run import AGENT, TrainingRun, files_in
 from dagrpo.trainer.sampling.prefetch import steps_in_sampler
@@ -142,7 +143,9 @@ def check_chain(one: Audited) -> tuple[list[Check], dict[int, PromptState]]:
         states[step] = sampler.saved
         table = AttemptsFile(one.table(step)).short
         faults += _faults_of_draw(one, step, table, sampler)
-        sampler.retire_rows(table["problem_index"].to_pylist(), _outcomes(table))
+        if retired := _retired(table, training):
+            saved = sampler.saved | {"retired": [*sampler.saved["retired"], *retired]}
+            sampler = PromptSampler(one.prompts, training, one.run.seed, saved=saved)
         count += table.num_rows
     return [
         steps,
@@ -177,11 +180,16 @@ def _faults_of_draw(one: Audited, step: int, table: pa.Table, sampler: PromptSam
     return faults
 
 
-def _outcomes(table: pa.Table) -> list[bool | None]:
-    """Return whether each attempt is right; None for one that nothing is learned from."""
-    rows = table.select(["correct", "stop_reason", "completion_tokens"]).to_pylist()
-    learned = (row["stop_reason"] != EXCLUDED and row["completion_tokens"] > 0 for row in rows)
-    return [row["correct"] is True if known else None for row, known in zip(rows, learned, strict=True)]
+def _retired(table: pa.Table, training: Training) -> list[int]:
+    """Return the problems that a step retires, by the outcomes in its table (training.retire_at)."""
+    if (rate := training.retire_at) is None:
+        return []
+    rows, size = table.to_pylist(), training.samples_per_prompt
+    groups = [rows[start : start + size] for start in range(0, len(rows), size)]
+    learned = [[r for r in own if r["stop_reason"] != EXCLUDED and r["completion_tokens"] > 0] for own in groups]
+    return [
+        own[0]["problem_index"] for own in learned if own and sum(r["correct"] is True for r in own) >= rate * len(own)
+    ]
 
 
 def _seeds(seed: int, step: int, groups: int, size: int) -> list[int]:
