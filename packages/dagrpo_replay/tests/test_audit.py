@@ -32,6 +32,7 @@ from dagrpo.models.fresh import make_fresh
 from dagrpo.pipeline.changes.executions import read_record
 from dagrpo.tools import TOOLS
 from dagrpo.trainer.clock import Clock
+from dagrpo.trainer.config.training import Training
 from dagrpo.trainer.run import TrainingRun, files_in, step_file
 from dagrpo.trainer.sampling.prompt_sampler import PromptSampler
 from dagrpo.trainer.setup import open_sampler, read_prompts
@@ -47,7 +48,7 @@ from dagrpo_publish.crate.writing import metadata
 from dagrpo_replay.audit.checks import Asked, Check, State, naming_errors
 from dagrpo_replay.audit.command import audit, check_run
 from dagrpo_replay.audit.engine import deriving_engine, open_teacher_engine
-from dagrpo_replay.audit.run import Audited, audited, check_steps
+from dagrpo_replay.audit.run import Audited, audited, check_chain, check_steps
 from dagrpo_replay.audit.stages import check_evaluations, check_stages
 from dagrpo_replay.half_steps import rows_with_advantages
 from dagrpo_replay.recomputation import Recomputation
@@ -289,6 +290,30 @@ def test_a_completion_of_an_evaluation_that_the_checkpoint_did_not_draw_is_named
     assert "row 5 " in tokens[1].faults[0]
 
 
+def _audited_world(run: TrainingRun, tmp_path: Path) -> Audited:
+    """A run of a scripted engine, whose tables the test may write again."""
+    recorded = replace(unfinished(run.policy.parent, run.state), state=tmp_path / "none")
+    tokenizer = load_tokenizer(run.initial)
+    return Audited(
+        recorded=recorded,
+        run=replace(run, **files_in(tmp_path / "scratch")),
+        tokenizer=tokenizer,
+        prompts=read_prompts(run, tokenizer),
+        metrics={row["step"]: row for row in read_parquet(run.metrics).to_pylist()},
+    )
+
+
+def test_problems_that_are_drawn_in_vain_are_those_due(tmp_path: Path) -> None:
+    run = runs.training_run(runs.make_inputs(tmp_path), tmp_path / "state", tmp_path, steps=3, save_every=1)
+    sizes = {"steps": 3, "prompts_per_step": 2, "samples_per_prompt": 2, "learning_rate": 1e-2, "retire_at": 0.9}
+    more = {"dynamic_sampling": {"oversampling": 1.4, "max_rounds": 2}}
+    run = replace(run, training=Training.model_validate(sizes | more))
+    runs.execute(run)
+    checks, states = check_chain(_audited_world(run, tmp_path))
+    assert [check.state for check in checks] == [State.EQUAL, State.EQUAL]
+    assert states[1]["position"] == 0 < states[2]["position"] < states[3]["position"]
+
+
 class CallingEngine(runs.ScriptedEngine):
     """Calls the calculator, then writes what it is told."""
 
@@ -333,15 +358,9 @@ def test_an_edited_result_of_a_tool_is_named_or_said_to_be_input(
     """Of an engine that draws by no seed, so that the tokens are named in any case."""
     run, kind = run_with_a_tool, replace(TOOLS.get("calculator"), repeatable=lambda config: repeatable)
     monkeypatch.setattr(TOOLS, "get", lambda name: kind)
-    recorded = replace(unfinished(run.policy.parent, run.state), rollouts=tmp_path, state=tmp_path / "none")
-    tokenizer = load_tokenizer(run.initial)
-    one = Audited(
-        recorded=recorded,
-        run=replace(run, **files_in(tmp_path / "scratch")),
-        tokenizer=tokenizer,
-        prompts=read_prompts(run, tokenizer),
-        metrics={row["step"]: row for row in read_parquet(run.metrics).to_pylist()},
-    )
+    one = _audited_world(run, tmp_path)
+    recorded = replace(one.recorded, rollouts=tmp_path)
+    one = replace(one, recorded=recorded)
     table = read_parquet(run.rollouts.with_name(step_file(1)))
     found = {}
     for result in ("42", "43"):

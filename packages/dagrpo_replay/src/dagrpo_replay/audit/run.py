@@ -187,9 +187,8 @@ def _retired(table: pa.Table, training: Training) -> list[int]:
     rows, size = table.to_pylist(), training.samples_per_prompt
     groups = [rows[start : start + size] for start in range(0, len(rows), size)]
     learned = [[r for r in own if r["stop_reason"] != EXCLUDED and r["completion_tokens"] > 0] for own in groups]
-    return [
-        own[0]["problem_index"] for own in learned if own and sum(r["correct"] is True for r in own) >= rate * len(own)
-    ]
+    shares = [(own, sum(r["correct"] is True for r in own) / len(own)) for own in learned if own]
+    return [own[0]["problem_index"] for own, share in shares if share >= rate]
 
 
 def _seeds(seed: int, step: int, groups: int, size: int) -> list[int]:
