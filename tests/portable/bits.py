@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Digests of what a tiny training computes on a CPU, under settings that limit the instruction set; one JSON line.
 
-Run `python tests/portable/bits.py` and compare with records.jsonl, which has one line per kind of processor: a setting under which
-all lines agree gives the same bytes on all of them.
+Run `python -m tests.portable.bits` in the project's folder and compare with records.jsonl, which has one line per kind of processor: a
+setting under which all lines agree gives the same bytes on all of them.
 """
 
 import hashlib
@@ -11,6 +11,10 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from dagrpo.utils.environment import kind_of_processor
+from dagrpo.utils.portable import VARIABLES, multiply_portably
 
 SETTINGS = {
     "default": {},
@@ -18,6 +22,7 @@ SETTINGS = {
     "avx2_cbwr": {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_CBWR": "AVX2"},
     "avx2_cbwr_strict": {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_CBWR": "AVX2,STRICT"},
     "avx2_compatible": {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_CBWR": "COMPATIBLE"},
+    "portable": VARIABLES,
     "plain_compatible": {"ATEN_CPU_CAPABILITY": "default", "ONEDNN_MAX_CPU_ISA": "SSE41", "MKL_CBWR": "COMPATIBLE"},
 }
 
@@ -28,6 +33,7 @@ def digests() -> dict[str, str]:
     from torch.nn import functional
 
     torch.set_num_threads(1)
+    multiply_portably()
 
     def values(*shape: int, seed: int = 0) -> "torch.Tensor":
         count = 1
@@ -93,29 +99,41 @@ def digests() -> dict[str, str]:
     return found
 
 
-def processor() -> str:
-    """Return the vendor and the instruction sets that matter."""
-    text = Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace")
-    flags = set(text.partition("flags")[2].partition("\n")[0].split())
-    vendor = "AMD" if "AuthenticAMD" in text else "Intel" if "GenuineIntel" in text else "other"
-    return " ".join([vendor, *(flag for flag in ("avx2", "avx512f", "avx512_bf16", "amx_bf16") if flag in flags)])
+def steps(folder: Path) -> str:
+    """Return a digest of the weights after three steps of a tiny GRPO training with scripted completions."""
+    from tests.trainer import runs
+
+    from dagrpo.checkpoints.source import open_tensors
+
+    run = runs.training_run(runs.make_inputs(folder), folder / "state", folder, steps=3)
+    runs.execute(run)
+    weights = open_tensors(run.policy)
+    joined = b"".join(weights.read(name).numpy().tobytes() for name in sorted(weights.specs))
+    return hashlib.sha256(joined).hexdigest()[:12]
 
 
 def main() -> None:
-    """Print one line: processor, torch, and for each setting one digest of all and the single ones."""
-    if len(sys.argv) > 1:
-        print(json.dumps(digests()))
+    """Print one line: processor, torch, and for each setting, or those named, one digest of all and the single ones."""
+    if sys.argv[1:] == ["one"]:
+        with TemporaryDirectory() as folder:
+            print(json.dumps(digests() | {"three steps": steps(Path(folder))}))
         return
     found = {}
     for name, variables in SETTINGS.items():
+        if name not in (sys.argv[1:] or SETTINGS):
+            continue
         run = subprocess.run(
-            [sys.executable, __file__, "one"], env=os.environ | variables, capture_output=True, text=True, check=True
+            [sys.executable, "-m", "tests.portable.bits", "one"],
+            env=os.environ | variables,
+            capture_output=True,
+            text=True,
+            check=True,
         )
         single = json.loads(run.stdout)
         found[name] = {"all": hashlib.sha256(json.dumps(single, sort_keys=True).encode()).hexdigest()[:12], **single}
     import torch
 
-    print(json.dumps({"processor": processor(), "torch": torch.__version__, "settings": found}))
+    print(json.dumps({"processor": kind_of_processor(), "torch": torch.__version__, "settings": found}))
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from dagrpo.utils.environment import environment_tags
+from dagrpo.utils.environment import environment, environment_tags, kind_of_processor
 from dagrpo.utils.locks import Process
 
 
@@ -42,6 +42,21 @@ def test_the_lock_is_the_one_whose_torch_is_installed(tmp_path: Path) -> None:
     tags = environment_tags(tmp_path)
     assert tags["environment.lock"] == "requirements/gpu.lock"
     assert tags["environment.sha256"] == hashlib.sha256((tmp_path / "requirements/gpu.lock").read_bytes()).hexdigest()
+
+
+def test_what_a_model_computes_on_a_cpu_belongs_to_its_kind_of_processor_unless_it_is_portable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert (
+        environment(on_gpu=True)["arithmetic"]
+        == environment_tags(Path())["hardware.instructions"]
+        == kind_of_processor()
+    )
+    assert environment(on_gpu=True, portable=True)["arithmetic"] == "portable"
+    assert "arithmetic" not in environment(on_gpu=False), "nothing that a model computes"
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    assert "arithmetic" not in environment(on_gpu=True, portable=True), "a GPU computes"
 
 
 def test_a_process_is_gone_when_it_has_ended_also_before_it_is_waited_for_or_its_number_is_used_again() -> None:

@@ -107,7 +107,9 @@ def record_of(stage: Stage, options: argparse.Namespace) -> dict[str, Any]:
         "job": options.job.stem,
         "params": job["params"],
         "code": code_digest(declared(options.job.with_name(f"{job['code']}.json"))),
-        "environment": environment(on_gpu=bool(stage.needs(runtime).gpus), packages=packages),
+        "environment": environment(
+            on_gpu=bool(stage.needs(runtime).gpus), packages=packages, portable=runtime.portable_arithmetic
+        ),
         "inputs": digests,
     }
     is_seeded = stage.seeded(job["params"], inputs_of(options))

@@ -35,6 +35,7 @@ from dagrpo.utils.failures import MISTAKE, TRANSIENT, exit_code_of, sentence_of,
 from dagrpo.utils.files import digest_of
 from dagrpo.utils.locks import exclusive_access
 from dagrpo.utils.machine import fix_threads
+from dagrpo.utils.portable import compute_portably
 from dagrpo.utils.watchdog import GRACE, STARTED_BY, name_as_starter, stop_with_the_workflow
 
 if TYPE_CHECKING:
@@ -55,7 +56,9 @@ def main(arguments: Sequence[str]) -> None:
     stage = all_stages().get(name.rpartition("-")[0], Stage(name=name, work=lambda job: None, reads=()))
     try:
         stage = all_stages()[declared(options.job)["stage"]]
-        fix_threads(threads_of(stage, runtime_of(options.runtime)))
+        runtime = runtime_of(options.runtime)
+        fix_threads(threads_of(stage, runtime))
+        compute_portably(runtime.portable_arithmetic)
         if options.attempt is not None:
             runner.run(stage, options)  # its supervisor holds the outputs' locks, which it inherits
         else:

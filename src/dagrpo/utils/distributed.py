@@ -27,6 +27,7 @@ from dagrpo.core.errors import TransientError, UserError
 from dagrpo.utils.determinism import add_up_in_one_order
 from dagrpo.utils.environment import environment
 from dagrpo.utils.files import digest_of, sha256_of
+from dagrpo.utils.portable import multiply_portably
 
 # The ranks wait on gloo while rank 0 samples, grades or writes, which may take hours; when one dies, the launcher ends all.
 LONGEST_WAIT_FOR_RANK_ZERO = timedelta(days=7)
@@ -160,6 +161,7 @@ def process_group(threads: int = 1, *, deterministic: bool = False, copies: int 
     Raises UserError if there are GPUs, but fewer than ranks, or if another launcher has started the ranks, whose store may be
     anyone's; TransientError if the connection to another rank breaks.
     """
+    multiply_portably()
     torch.set_num_threads(threads)  # by itself torch would take fewer where this process has fewer cores
     size = int(os.environ.get("WORLD_SIZE", "1"))
     if size == 1:

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Sequence
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -17,20 +18,35 @@ PACKAGES = ("torch", "sglang", "transformers", "pyarrow")
 LOCKS = ("requirements/cpu.lock", "requirements/gpu.lock")
 GIT_TIMEOUT_SECONDS = 10
 GPUS = Path("/proc/driver/nvidia/gpus")
+PROCESSOR = Path("/proc/cpuinfo")
+INSTRUCTIONS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16")
 
 
-def environment(*, on_gpu: bool, packages: Sequence[str] = ()) -> dict[str, str]:
+def environment(*, on_gpu: bool, packages: Sequence[str] = (), portable: bool = False) -> dict[str, str]:
     """Return what can change results: versions of libraries, architecture, device. Part of provenance and of a stage's identity.
 
-    on_gpu: the stage uses a GPU if there is one. packages: those of the stage's plug-ins, in addition.
+    on_gpu: the stage uses a GPU if there is one; without one its arithmetic is that of the processor, or portable. packages: those of the
+    stage's plug-ins, in addition.
     """
+    device = "gpu" if on_gpu and visible_devices() else "cpu"
     installed = {name: installed for name in dict.fromkeys((*PACKAGES, *packages)) if (installed := version_of(name))}
     return {
         "python": platform.python_version(),
         "machine": platform.machine(),
-        "device": "gpu" if on_gpu and visible_devices() else "cpu",
+        "device": device,
+        **({"arithmetic": "portable" if portable else kind_of_processor()} if on_gpu and device == "cpu" else {}),
         **installed,
     }
+
+
+@cache
+def kind_of_processor() -> str:
+    """Return the vendor and the instruction sets by which libraries choose their kernels, such as "AuthenticAMD avx2 avx512f"."""
+    found = _first_match("vendor", PROCESSOR, r"^vendor_id\s*: (.+)$") | _first_match(
+        "flags", PROCESSOR, r"^flags\s*: (.+)$"
+    )
+    flags = found.get("flags", "").split()
+    return " ".join([found.get("vendor", platform.machine()), *(name for name in INSTRUCTIONS if name in flags)])
 
 
 def version_of(package: str) -> str | None:
@@ -59,7 +75,8 @@ def user() -> str:
 def _hardware_tags() -> dict[str, str]:
     """Return tags on processor, cores, memory, and GPUs; read from /proc, for a driver may take seconds to answer."""
     tags = {"hardware.cores": str(os.cpu_count() or 0)}
-    tags |= _first_match("hardware.processor", Path("/proc/cpuinfo"), r"^model name\s*: (.+)$")
+    tags |= _first_match("hardware.processor", PROCESSOR, r"^model name\s*: (.+)$")
+    tags["hardware.instructions"] = kind_of_processor()
     gpus = [_first_match("model", path, r"^Model:\s+(.+)$") for path in sorted(GPUS.glob("*/information"))]
     models = [gpu["model"] for gpu in gpus if gpu]
     return tags | _memory() | ({"hardware.gpu": f"{len(models)} x {models[0]}"} if models else {})

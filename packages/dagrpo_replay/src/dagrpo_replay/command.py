@@ -13,6 +13,7 @@ from dagrpo.cli.shared import Run, Seed
 from dagrpo.cli.show.command import run_folder
 from dagrpo.core.errors import UserError
 from dagrpo.utils.console import VisibleConsole
+from dagrpo.utils.portable import PORTABLE_CPU, compute_portably
 
 if TYPE_CHECKING:
     from dagrpo.trainer.state.digest_table import Computed
@@ -35,6 +36,7 @@ def replay(
     recorded = read_run(folder if is_seed else run_folder(run, seed))
     numbers = require_recorded(recorded, [recorded.steps] if steps is None else steps_of(steps))
     computed = recorded.computed(numbers)
+    compute_portably(computed.device == PORTABLE_CPU)
     if computed.processes > 1 and "WORLD_SIZE" not in os.environ:
         raise typer.Exit(_in_processes(computed, recorded.folder, numbers))
     _replay(recorded, numbers, computed)

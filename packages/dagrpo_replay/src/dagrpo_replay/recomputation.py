@@ -17,6 +17,7 @@ from dagrpo.trainer.update.stats import UpdateStats
 from dagrpo.utils.determinism import compute_deterministically
 from dagrpo.utils.distributed import World
 from dagrpo.utils.environment import environment
+from dagrpo.utils.portable import is_portable
 from dagrpo_replay.policy import UpdatedPolicy
 from dagrpo_replay.recorded_run import RecordedRun
 from dagrpo_replay.recorded_step import pictures_of, read_step
@@ -193,8 +194,11 @@ def basis(run: RecordedRun, checks: Sequence[StepCheck], here: Computed) -> str:
 
 def not_comparable(run: RecordedRun, recorded: Computed, here: Computed) -> list[str]:
     """Return warnings about conditions that may change digests by rounding, without an error."""
-    own = {"device": here.device, **{k: v for k, v in environment(on_gpu=True).items() if k != "device"}}
-    packages = {k: v for k, v in (run.environment or {}).items() if k in {"machine", "torch", "transformers"}}
+    found = environment(on_gpu=True, portable=is_portable())
+    own = {"device": here.device, **{k: v for k, v in found.items() if k != "device"}}
+    packages = {
+        k: v for k, v in (run.environment or {}).items() if k in {"machine", "arithmetic", "torch", "transformers"}
+    }
     then: Mapping[str, str] = {"device": recorded.device, **packages}
     other = [f"{name} {value} (here {own.get(name, 'none')})" for name, value in then.items() if own.get(name) != value]
     return [f"The run was computed with {', '.join(other)}: small differences may be rounding."] if other else []

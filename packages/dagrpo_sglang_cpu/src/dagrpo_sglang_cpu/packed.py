@@ -6,6 +6,7 @@ come. This does not rest on a list of all the ways: between two forward passes o
 dropped before and after it handles any request other than those named in HARMLESS.
 """
 
+import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -23,7 +24,9 @@ BFLOAT16, FLOAT32 = torch.bfloat16, torch.float32
 class PackedWeights:
     """Hooks around SGLang's products with weights, and around a scheduler's handling of requests."""
 
-    def __init__(self) -> None:
+    def __init__(self, terms: int | None = None) -> None:
+        """Pack weights for sums of at most `terms` terms; None: of any number."""
+        self._terms = math.inf if terms is None else terms
         self._copies: dict[tuple[Tensor, torch.dtype], Tensor] = {}
         self._bytes = 0  # of the matrices of all models
         supported = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
@@ -84,7 +87,7 @@ class PackedWeights:
         """Return the product in the type of x; None if this weight is not packed."""
         if x.dtype not in self._dtypes or not x.numel() or self._bytes > MOST_BYTES:
             return None
-        if weight.dim() != 2 or weight.device.type != "cpu":
+        if weight.dim() != 2 or weight.device.type != "cpu" or weight.shape[1] > self._terms:
             return None
         copy = self._copies.get((weight, x.dtype))
         if copy is None:

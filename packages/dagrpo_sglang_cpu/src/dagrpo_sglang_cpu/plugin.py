@@ -13,11 +13,13 @@ SGLang loads it in each of its processes.
 import gc
 import importlib
 import multiprocessing
+import os
 import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+PORTABLE = "DAGRPO_PORTABLE_ARITHMETIC"  # set by dagrpo for runtime.portable_arithmetic
 LORA_MODULES = tuple(f"sglang.srt.lora.{name}" for name in ("layers", "lora", "mem_pool", "backend.torch_backend"))
 CONSTRUCTORS = ("tensor", "empty", "zeros", "ones", "arange", "full")
 
@@ -36,11 +38,17 @@ def register() -> None:
     from dagrpo_sglang_cpu.picture_attention import attend_within_pictures
     from dagrpo_sglang_cpu.sampling import draw_from_probs, draw_in_slices
 
+    terms = None
+    if PORTABLE in os.environ:
+        from dagrpo.utils.portable import TERMS as terms
+        from dagrpo.utils.portable import multiply_portably
+
+        multiply_portably()
     choices.add_deterministic_attention_backend_choices(["torch_native"])
     choices.add_radix_supported_deterministic_attention_backend_choices(["torch_native"])
     runner = "sglang.srt.model_executor.model_runner.ModelRunner"
     backend = "sglang.srt.layers.attention.torch_native_backend.TorchNativeAttnBackend"
-    attention, weights = BatchedAttention(), PackedWeights()
+    attention, weights = BatchedAttention(), PackedWeights(terms)
     for target, hook, kind in (
         (f"{runner}.maybe_enable_batch_invariant_mode", no_batch_invariant_mode, HookType.REPLACE),
         (f"{runner}.init_lora_manager", unpin_lora, HookType.BEFORE),

@@ -65,7 +65,14 @@ def needs(runtime: Runtime) -> Needs:
 STAGE = Stage(
     name="difficulty",
     work=work,
-    reads=("difficulty", "rollout", "reward.verifier", "reward.extractor", "reward.verify_seconds"),
+    reads=(
+        "runtime.portable_arithmetic",
+        "difficulty",
+        "rollout",
+        "reward.verifier",
+        "reward.extractor",
+        "reward.verify_seconds",
+    ),
     inputs={
         "model": "results/{experiment}/runs/seed_{first_seed}/sft/manifest.json",
         "train": f"{TRAIN_DATA}/train.parquet",

@@ -79,6 +79,7 @@ STAGE = Stage(
     name="sample",
     work=work,
     reads=(
+        "runtime.portable_arithmetic",
         "evaluation.sampling",
         "sft.steps",
         "rollout.agent",

@@ -56,7 +56,7 @@ def needs(runtime: Runtime) -> Needs:
 STAGE = Stage(
     name="sft",
     work=work,
-    reads=("sft", "rollout.chat", "rollout.deterministic", "rollout.tools"),
+    reads=("runtime.portable_arithmetic", "sft", "rollout.chat", "rollout.deterministic", "rollout.tools"),
     inputs={"model": MODEL, "train": f"{TRAIN_DATA}/train.parquet"},
     outputs={"manifest": f"{RUN}/sft/manifest.json", "provenance": f"{RUN}/sft/provenance.json"},
     label="seed {seed}",

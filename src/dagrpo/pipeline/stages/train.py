@@ -159,7 +159,7 @@ def launched(params: Mapping[str, Any]) -> bool:
 STAGE = Stage(
     name="train",
     work=work,
-    reads=("rollout", "reward", "algorithm", "training"),
+    reads=("runtime.portable_arithmetic", "rollout", "reward", "algorithm", "training"),
     inputs={
         "initial": f"{RUN}/initial/manifest.json",
         "train": "results/{experiment}/difficulty/train.parquet",

@@ -1,7 +1,8 @@
 """Section `runtime`: speed, memory and place; results only to rounding.
 
-Apart from the names of the engines, it is part of no stage's identity, of no resumable state and of nothing that DVC compares; it is
-recorded with each execution. Batch sizes, numbers of threads or processes, layouts and compilation may change the last bits.
+Apart from the names of the engines and `portable_arithmetic`, it is part of no stage's identity, of no resumable state and of nothing
+that DVC compares; it is recorded with each execution. Batch sizes, numbers of threads or processes, layouts and compilation may change the
+last bits.
 """
 
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
@@ -171,6 +172,11 @@ class Runtime(Section):
         True,
         description="Keep outputs that were made from the same inputs with the same parameters and code, and share those elsewhere "
         "(a cache hit); false: make them again.",
+    )
+    portable_arithmetic: bool = Field(
+        False,
+        description="Compute on a CPU so that every x86-64 processor with AVX2 gives the same bytes in float32, whatever its vendor and "
+        "its further instructions; an update takes about a tenth longer. Changes the last bits. Without effect on what a GPU computes.",
     )
     grace_seconds: Annotated[float, Field(gt=0, le=3600)] = Field(
         20.0,

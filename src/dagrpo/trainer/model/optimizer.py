@@ -18,6 +18,7 @@ from dagrpo.trainer.config.training import Training
 from dagrpo.trainer.model.policy import Policy
 from dagrpo.trainer.model.vision_tower import tower_module
 from dagrpo.utils.distributed import World
+from dagrpo.utils.portable import is_portable
 
 BETAS = (0.9, 0.999)
 SCALE = "scale"  # of a group's learning rate
@@ -42,8 +43,10 @@ def adamw(
         {"params": [parameter for parameter in trained if parameter in apart], SCALE: scale},
     ]
     given = [group for group in groups if group["params"]]
-    # One kernel for many tensors, which copies no state. On a CPU torch's usual loop stays: fused, it rounds otherwise.
-    fused = True if trained and all(parameter.device.type == "cuda" for parameter in trained) else None
+    # One kernel for many tensors, which copies no state. On a CPU torch's usual loop stays: fused, it rounds otherwise. Its square root,
+    # MKL's, depends on the processor.
+    on_gpu = all(parameter.device.type == "cuda" for parameter in trained)
+    fused = True if trained and (on_gpu or is_portable()) else None
     kind = torch.optim.AdamW if moments == torch.float32 else RoundedAdamW
     return kind(given, lr=0.0, betas=BETAS, weight_decay=weight_decay, fused=fused)
 

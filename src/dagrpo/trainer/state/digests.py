@@ -21,6 +21,7 @@ from dagrpo.checkpoints.tensors import raw_bytes
 from dagrpo.trainer.batches.micro_batches import Budget
 from dagrpo.trainer.state.digest_table import Computed, Hash, TensorDigests
 from dagrpo.utils.distributed import World
+from dagrpo.utils.portable import PORTABLE_CPU, is_portable
 
 THREADS = 4  # that hash: the number of whole tensors in memory at a time
 FEW_BYTES = 50_000_000  # below this the threads would cost more than they save
@@ -30,7 +31,7 @@ SHA256_WORDS = hashlib.sha256().digest_size // 8
 
 def computed_by(world: World, budget: Budget, hashed_by: Hash) -> Computed:
     """Return the conditions under which this process computes."""
-    is_gpu = world.device.type == "cuda"
+    is_gpu, cpu = world.device.type == "cuda", PORTABLE_CPU if is_portable() else "cpu"
     return Computed(
         processes=world.size,
         copies=world.copies,
@@ -43,7 +44,7 @@ def computed_by(world: World, budget: Budget, hashed_by: Hash) -> Computed:
         share_prompts=budget.share_prompts,
         reduce_gradients=budget.reduce_gradients,
         compiled=budget.compiled,
-        device=torch.cuda.get_device_name(world.device) if is_gpu else world.device.type,
+        device=torch.cuda.get_device_name(world.device) if is_gpu else cpu,
         hashed_by=hashed_by,
     )
 
