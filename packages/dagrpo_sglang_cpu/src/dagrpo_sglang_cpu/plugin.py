@@ -38,12 +38,12 @@ def register() -> None:
     from dagrpo_sglang_cpu.picture_attention import attend_within_pictures
     from dagrpo_sglang_cpu.sampling import draw_from_probs, draw_in_slices
 
-    terms = None
+    terms: int | None = None
     if PORTABLE in os.environ:
-        from dagrpo.utils.portable import TERMS as terms
-        from dagrpo.utils.portable import multiply_portably
+        from dagrpo.utils.portable import TERMS, multiply_portably
 
         multiply_portably()
+        terms = TERMS
     choices.add_deterministic_attention_backend_choices(["torch_native"])
     choices.add_radix_supported_deterministic_attention_backend_choices(["torch_native"])
     runner = "sglang.srt.model_executor.model_runner.ModelRunner"
