@@ -8,7 +8,7 @@ and numpy compute besides is limited to instructions that all of these processor
 import os
 import warnings
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import torch
@@ -47,12 +47,13 @@ def multiply_portably() -> None:
 def _replace_products() -> "torch.library.Library":
     import torch
 
-    library = torch.library.Library("aten", "IMPL")  # its kernels are there as long as it is
+    library: Any = torch.library  # of which no types are declared
+    kernels: torch.library.Library = library.Library("aten", "IMPL")  # its kernels are there as long as it is
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that a kernel is replaced
-        library.impl("mm", _product, "CPU")
-        library.impl("addmm", _product_and_sum, "CPU")
-    return library
+        for name, kernel in {"mm": _product, "addmm": _product_and_sum}.items():
+            library.Library.impl(kernels, name, kernel, "CPU")
+    return kernels
 
 
 def _product(a: "Tensor", b: "Tensor") -> "Tensor":
@@ -62,10 +63,8 @@ def _product(a: "Tensor", b: "Tensor") -> "Tensor":
     if a.dtype != torch.float32 or not a.numel() or not b.numel():
         return torch.mm(a, b, out=a.new_empty(a.shape[0], b.shape[1]))
     multiply = torch.ops.mkldnn._linear_pointwise
-    total, *parts = (
-        multiply(left, right.t(), None, "none", [], "")
-        for left, right in zip(a.split(TERMS, dim=1), b.split(TERMS), strict=True)
-    )
+    pieces = zip(torch.split(a, TERMS, dim=1), torch.split(b, TERMS), strict=True)
+    total, *parts = (multiply(left, right.t(), None, "none", [], "") for left, right in pieces)
     for part in parts:
         total += part
     return total  # type: ignore[no-any-return]
