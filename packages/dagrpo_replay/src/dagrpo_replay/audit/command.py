@@ -17,6 +17,7 @@ from dagrpo.core.errors import UserError
 from dagrpo.core.escape import one_line
 from dagrpo.utils.console import plain_console
 from dagrpo.utils.files import write_json
+from dagrpo.utils.portable import compute_portably
 from dagrpo_replay.audit.checks import Asked, Check, naming_errors
 from dagrpo_replay.command import STEPS, steps_of
 
@@ -78,6 +79,7 @@ def summarised(checks: Sequence[Check]) -> str:
 def _checks(finished: "FinishedExperiment", seeds: tuple[int, ...], asked: Asked) -> Iterator[Check]:
     from dagrpo_replay.audit.stages import check_evaluations, check_stages
 
+    compute_portably(any(record.environment.get("arithmetic") == "portable" for record in finished.records))
     yield _check_files(finished.name)
     yield from check_stages(finished, asked)
     for seed in seeds:
