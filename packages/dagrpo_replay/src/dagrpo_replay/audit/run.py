@@ -60,8 +60,10 @@ PROMPTS = (
     "ground_truth",
     "verifier",
 )
-TOKENS = ("sampling_seed", "completion_ids", "samples", "completion", "messages", "turns", "finish_reason")
-TOKENS += ("stop_reason", "completion_tokens", "weight_version", "earlier_versions", "fault")
+TOKENS = (
+    *("sampling_seed", "completion_ids", "samples", "completion", "messages", "turns", "finish_reason"),
+    *("stop_reason", "completion_tokens", "weight_version", "earlier_versions", "fault"),
+)
 TOOLS_USED = ("calls",)
 REWARDS = ("extracted", "verdict", "correct", "components", "reward", "reported", "greedy_reward", "discarded")
 ADVANTAGES = ("advantage", "token_advantages", "logprob_differences", "teacher_logprobs")
