@@ -19,6 +19,16 @@ def _plain(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower().strip()
 
 
+@pytest.mark.parametrize("project", [ROOT, *sorted(path.parent for path in ROOT.glob("packages/*/pyproject.toml"))])
+def test_every_file_that_is_read_at_run_time_is_in_the_wheel(project: Path) -> None:
+    declared = tomllib.loads((project / "pyproject.toml").read_text())["tool"]["setuptools"].get("package-data", {})
+    shipped = {
+        file for name, patterns in declared.items() for each in patterns for file in (project / "src" / name).glob(each)
+    }
+    others = [file for file in (project / "src").glob("dagrpo*/**/*.*") if file.suffix not in (".py", ".pyc")]
+    assert {file for file in others if file.is_file()} <= shipped
+
+
 @pytest.mark.parametrize("lock", ["cpu.lock", "gpu.lock"])
 def test_a_lock_pins_every_dependency(lock: str) -> None:
     projects = [

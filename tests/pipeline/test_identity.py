@@ -233,6 +233,8 @@ def _stages_with(pattern: str, params: Params) -> set[str]:
         ("peft", {"sft", "train"}),
         ("gguf", {"model", "teacher"}),
         ("renderers", set()),
+        ("scipy", {"train", "score", "report"}),
+        ("matplotlib", {"report"}),
         ("tokenizers", set(all_stages()) - {"score"}),
     ],
 )
