@@ -10,7 +10,7 @@ import pytest
 from dagrpo.config.schema import parse
 from dagrpo.core.user_code import NamedCode
 from dagrpo.pipeline import identity
-from dagrpo.pipeline.identity import code_digest
+from dagrpo.pipeline.identity import LIBRARY, code_digest
 from dagrpo.pipeline.job_files import code_files
 from dagrpo.pipeline.stages import all_stages
 
@@ -40,7 +40,7 @@ def _own_code(values: dict[str, Any], stage: str) -> list[str]:
     return [
         file
         for file in code_files(parse(values), all_stages()[stage])
-        if not file.startswith(("src/dagrpo/", "packages/"))
+        if not file.startswith(("src/dagrpo/", "packages/", LIBRARY))
     ]
 
 
