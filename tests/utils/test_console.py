@@ -12,6 +12,13 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return now
 
 
+def test_short_times_and_small_files_keep_a_digit() -> None:
+    times = [console.duration(seconds) for seconds in (0.4, 2.34, 9.96, 45, 59.7, 125, 5_023)]
+    assert times == ["0.4 s", "2.3 s", "10 s", "45 s", "1 min", "2 min", "1 h 24 min"]
+    sizes = [console.size(count) for count in (512, 3 << 19, 1 << 30)]
+    assert sizes == ["0.5 KiB", "1.5 MiB", "1.0 GiB"]
+
+
 def test_what_starts_is_told_at_once_every_ten_seconds_and_when_it_is_ready(
     clock: list[float], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -43,15 +43,17 @@ def plain_console() -> VisibleConsole:
 
 
 def size(count: float) -> str:
-    """Format bytes, such as 1.5 GiB; less than 0.1 GiB in MiB, such as 12.0 MiB."""
-    return f"{count / 2**30:,.1f} GiB" if count >= 2**30 / 10 else f"{count / 2**20:,.1f} MiB"
+    """Format bytes, such as 1.5 GiB, 12.0 MiB or 0.5 KiB; less than 0.1 of a unit in the next smaller one."""
+    large = ((2**30, "GiB"), (2**20, "MiB"))
+    unit, name = next((each for each in large if count >= each[0] / 10), (2**10, "KiB"))
+    return f"{count / unit:,.1f} {name}"
 
 
 def duration(seconds: float) -> str:
-    """Format a duration, such as 45 s, 12 min or 3 h 20 min."""
+    """Format a duration, such as 2.3 s, 45 s, 12 min or 3 h 20 min."""
     minutes = round(seconds / 60)
-    if seconds < 60:
-        return f"{seconds:.0f} s"
+    if seconds < 59.5:
+        return f"{seconds:.{1 if seconds < 9.95 else 0}f} s"
     return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
 
 

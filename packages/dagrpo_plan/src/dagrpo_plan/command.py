@@ -181,6 +181,4 @@ def _in_words(stage: "StageSeconds") -> str:
 
 def _seconds(count: float) -> str:
     """Format seconds, such as 0.04 s, 3.1 s, 45 s or 12 min."""
-    if count < 1:
-        return f"{count:.2g} s"
-    return f"{count:.1f} s" if count < 10 else duration(count)
+    return f"{count:.2g} s" if count < 1 else duration(count)
