@@ -50,10 +50,10 @@ def size(count: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Format a duration, such as 2.3 s, 45 s, 12 min or 3 h 20 min."""
+    """Format a duration, such as 0.04 s, 2.3 s, 45 s, 12 min or 3 h 20 min."""
     minutes = round(seconds / 60)
     if seconds < 59.5:
-        return f"{seconds:.{1 if seconds < 9.95 else 0}f} s"
+        return f"{seconds:.2g} s"
     return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
 
 

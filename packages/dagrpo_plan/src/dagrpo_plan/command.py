@@ -6,7 +6,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Group, RenderableType
+from rich.console import Group, JustifyMethod, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -121,16 +121,16 @@ def _first_line(plan: "Plan") -> str:
     return f"{time}, {size(memory)}, {size(disk)} of disk"
 
 
-def _columns() -> Table:
+def _columns(*justified: JustifyMethod) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
-    table.add_column(no_wrap=True)
-    table.add_column(no_wrap=True, justify="right")
+    for each in justified:
+        table.add_column(no_wrap=True, justify=each)
     table.add_column(overflow="fold", style="dim")
     return table
 
 
 def _table(stage: "StageMemory") -> Table:
-    table = _columns()
+    table = _columns("left", "right")
     for where, each in (("", stage.on_device), ("in the machine's own memory: ", stage.on_host)):
         for memory, group in groupby(each):
             count = len(list(group))
@@ -149,23 +149,20 @@ def _disk(items: tuple[Item, ...], free: int) -> Iterator[RenderableType]:
     total = sum(item.bytes for item in items)
     style = "bold red" if total > free else "bold green"
     yield Text.assemble(("disk", "bold"), "  ", (size(total), style), f", {size(free)} are free here")
-    table = _columns()
+    table = _columns("left", "right")
     for item in _by_size(items):
         table.add_row(f"  {item.name}", size(item.bytes), item.how)
     yield table
 
 
 def _times(times: "tuple[StageSeconds, ...]") -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
-    for _ in range(3):
-        table.add_column(no_wrap=True)
-    table.add_column(overflow="fold", style="dim")
+    table = _columns("left", "left", "left")
     for stage in times:
         seconds = "not known before `prepare` has run" if stage.seconds is None else duration(stage.seconds)
         table.add_row(Text(stage.stage, "bold"), seconds, stage.how, _in_words(stage))
         for name, each in stage.of_a_step.items():
             in_all = duration(stage.runs * (stage.steps or 0) * each)
-            table.add_row(f"  {name}", f"  {in_all}", "", f"{_seconds(each)} a step")
+            table.add_row(f"  {name}", f"  {in_all}", "", f"{duration(each)} a step")
     seconds_known = [stage.seconds for stage in times if stage.seconds is not None]
     if len(seconds_known) == len(times) > 1:
         table.add_row(Text("all", "bold"), duration(sum(seconds_known)), "", "one after the other")
@@ -174,11 +171,6 @@ def _times(times: "tuple[StageSeconds, ...]") -> Table:
 
 def _in_words(stage: "StageSeconds") -> str:
     runs = f"{stage.runs} runs" if stage.runs > 1 else ""
-    steps = f"{stage.steps:,} steps of {_seconds(sum(stage.of_a_step.values()))}" if stage.of_a_step else ""
+    steps = f"{stage.steps:,} steps of {duration(sum(stage.of_a_step.values()))}" if stage.of_a_step else ""
     rate = "" if stage.tokens_per_second is None else f"{stage.tokens_per_second:,.0f} tokens/s in the update"
     return ", ".join(part for part in (runs, steps, rate) if part)
-
-
-def _seconds(count: float) -> str:
-    """Format seconds, such as 0.04 s, 3.1 s, 45 s or 12 min."""
-    return f"{count:.2g} s" if count < 1 else duration(count)
