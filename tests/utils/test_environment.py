@@ -14,6 +14,7 @@ import pytest
 
 from dagrpo.utils.environment import environment, environment_tags, kind_of_processor
 from dagrpo.utils.locks import Process
+from dagrpo.utils.portable import SWITCH, VARIABLES, compute_portably, is_portable
 
 
 def git(root: Path, *arguments: str) -> str:
@@ -54,9 +55,23 @@ def test_what_a_model_computes_on_a_cpu_belongs_to_its_kind_of_processor_unless_
         == kind_of_processor()
     )
     assert environment(on_gpu=True, portable=True)["arithmetic"] == "portable"
-    assert "arithmetic" not in environment(on_gpu=False), "nothing that a model computes"
+    assert "arithmetic" not in environment(on_gpu=False), "nothing is computed"
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     assert "arithmetic" not in environment(on_gpu=True, portable=True), "a GPU computes"
+
+
+def test_arithmetic_is_portable_if_the_run_says_so_whatever_another_has_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in VARIABLES.items():
+        monkeypatch.setenv(name, value)
+    compute_portably(False)
+    assert not is_portable()
+    assert not VARIABLES.keys() & os.environ.keys()
+    monkeypatch.setenv(SWITCH, "0")
+    monkeypatch.setenv("MKL_CBWR", "AVX2")
+    compute_portably(False)
+    assert (is_portable(), os.environ["MKL_CBWR"]) == (False, "AVX2"), "the user's"
+    compute_portably(True)
+    assert is_portable()
 
 
 def test_a_process_is_gone_when_it_has_ended_also_before_it_is_waited_for_or_its_number_is_used_again() -> None:

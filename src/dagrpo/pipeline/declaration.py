@@ -126,6 +126,7 @@ class Stage:
     selects: tuple[str, ...] = ()  # kinds of plug-in of which it runs the ones that the parameters name
     extends: tuple[str, ...] = ()  # keys of `reads` that change no finished step: a run resumes with others
     needs: Callable[[Runtime], Needs] = lambda runtime: Needs()
+    computes: bool = False  # without a model, in floating point: its last bits depend on the kind of processor
     restarts: int = 0  # after a crash; never after a mistake of the user's
     processes: Callable[[Runtime], int] = lambda runtime: 1  # that are launched together, on each node
     nodes: Callable[[Runtime], int] = lambda runtime: 1  # machines, each with these needs

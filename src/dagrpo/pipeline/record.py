@@ -99,6 +99,7 @@ def record_of(stage: Stage, options: argparse.Namespace) -> dict[str, Any]:
     digests = {str(path): noted_sha256(path) for path in inputs}
     job, runtime = declared(options.job), runtime_of(options.runtime)
     packages = engine_of(runtime.engine).packages if "engine" in stage.selects else ()
+    on_gpu, portable = bool(stage.needs(runtime).gpus), runtime.portable_arithmetic
     record = {
         "stage": stage.name,
         "experiment": options.experiment,
@@ -107,9 +108,7 @@ def record_of(stage: Stage, options: argparse.Namespace) -> dict[str, Any]:
         "job": options.job.stem,
         "params": job["params"],
         "code": code_digest(declared(options.job.with_name(f"{job['code']}.json"))),
-        "environment": environment(
-            on_gpu=bool(stage.needs(runtime).gpus), packages=packages, portable=runtime.portable_arithmetic
-        ),
+        "environment": environment(on_gpu=on_gpu, computes=stage.computes, packages=packages, portable=portable),
         "inputs": digests,
     }
     is_seeded = stage.seeded(job["params"], inputs_of(options))

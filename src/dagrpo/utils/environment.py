@@ -22,19 +22,22 @@ PROCESSOR = Path("/proc/cpuinfo")
 INSTRUCTIONS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16")
 
 
-def environment(*, on_gpu: bool, packages: Sequence[str] = (), portable: bool = False) -> dict[str, str]:
+def environment(
+    *, on_gpu: bool, computes: bool = False, packages: Sequence[str] = (), portable: bool = False
+) -> dict[str, str]:
     """Return what can change results: versions of libraries, architecture, device. Part of provenance and of a stage's identity.
 
-    on_gpu: the stage uses a GPU if there is one; without one its arithmetic is that of the processor, or portable. packages: those of the
-    stage's plug-ins, in addition.
+    on_gpu: the stage uses a GPU if there is one; without one its arithmetic is that of the processor, or portable, as of a stage that
+    `computes` without a model. packages: those of the stage's plug-ins, in addition.
     """
     device = "gpu" if on_gpu and visible_devices() else "cpu"
+    arithmetic = "portable" if portable else kind_of_processor()
     installed = {name: installed for name in dict.fromkeys((*PACKAGES, *packages)) if (installed := version_of(name))}
     return {
         "python": platform.python_version(),
         "machine": platform.machine(),
         "device": device,
-        **({"arithmetic": "portable" if portable else kind_of_processor()} if on_gpu and device == "cpu" else {}),
+        **({"arithmetic": arithmetic} if (on_gpu or computes) and device == "cpu" else {}),
         **installed,
     }
 
@@ -42,11 +45,8 @@ def environment(*, on_gpu: bool, packages: Sequence[str] = (), portable: bool = 
 @cache
 def kind_of_processor() -> str:
     """Return the vendor and the instruction sets by which libraries choose their kernels, such as "AuthenticAMD avx2 avx512f"."""
-    found = _first_match("vendor", PROCESSOR, r"^vendor_id\s*: (.+)$") | _first_match(
-        "flags", PROCESSOR, r"^flags\s*: (.+)$"
-    )
-    flags = found.get("flags", "").split()
-    return " ".join([found.get("vendor", platform.machine()), *(name for name in INSTRUCTIONS if name in flags)])
+    vendor, flags = (_first_match("", PROCESSOR, rf"^{key}\s*: (.+)$").get("", "") for key in ("vendor_id", "flags"))
+    return " ".join([vendor or platform.machine(), *(name for name in INSTRUCTIONS if name in flags.split())])
 
 
 def version_of(package: str) -> str | None:

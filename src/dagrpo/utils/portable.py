@@ -28,13 +28,16 @@ VARIABLES = {
 
 def is_portable() -> bool:
     """Return True if this process computes with portable arithmetic."""
-    return SWITCH in os.environ
+    return os.environ.get(SWITCH) == VARIABLES[SWITCH]
 
 
 def compute_portably(on: bool) -> None:
     """Limit the instructions of libraries imported after this, in this process and its children. `on`: runtime.portable_arithmetic."""
     if on:
         os.environ.update(VARIABLES)
+    elif is_portable():  # by a variable that another run has left
+        for name in VARIABLES:
+            os.environ.pop(name, None)
 
 
 def multiply_portably() -> None:

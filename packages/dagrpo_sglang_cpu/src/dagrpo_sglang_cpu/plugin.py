@@ -39,7 +39,7 @@ def register() -> None:
     from dagrpo_sglang_cpu.sampling import draw_from_probs, draw_in_slices
 
     terms: int | None = None
-    if PORTABLE in os.environ:
+    if os.environ.get(PORTABLE) == "1":
         from dagrpo.utils.portable import TERMS, multiply_portably
 
         multiply_portably()

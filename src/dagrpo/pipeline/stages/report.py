@@ -85,6 +85,7 @@ STAGE = Stage(
         "figures": tuple(f"{FIGURES}/{name}.svg" for name in OTHER_FIGURES),
         "provenance": f"{PAGE}/provenance.json",
     },
+    computes=True,
     pages={
         "html": "the whole report",
         "summary": "the table of scores",

@@ -35,6 +35,7 @@ STAGE = Stage(
     },
     seeded=lambda params, inputs: False,  # equal completions have equal scores
     needs=lambda runtime: Needs(beside=GRADERS),
+    computes=True,
     label="{policy} policy on {task}, seed {seed}",
     selects=("task", "verifier", "scorer"),
 )
