@@ -1,6 +1,7 @@
 """A crate has every execution with its parameters and digests, and what cannot be believed makes none."""
 
 import json
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,13 @@ def test_each_execution_is_an_action_with_its_inputs_outputs_and_parameters(
     assert "#training.learning_rate" in _names(train["object"])
     assert entities["#training.learning_rate"]["value"] == str(project.params.training.learning_rate)
     assert "#environment/torch=2.13.0" in _names(train["environment"])
+
+
+def test_libraries_are_software_with_a_version_and_files_are_source_code(crate: Path) -> None:
+    kinds = {each["@id"]: each["@type"] for name, each in _entities(crate).items() if name.startswith("#code/")}
+    assert {kind for name, kind in kinds.items() if "library%20" in name} == {"SoftwareApplication"}
+    assert {kind for name, kind in kinds.items() if "library%20" not in name} == {"SoftwareSourceCode"}
+    assert _entities(crate)["#code/library%20sympy"]["softwareVersion"] == version("sympy")
 
 
 def test_all_that_is_named_is_there_and_every_file_is_a_part_of_the_whole(crate: Path) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar
 from urllib.parse import unquote
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
 
 from dagrpo.core.errors import UserError
 from dagrpo.core.escape import brief, one_line
@@ -71,7 +71,7 @@ class _Entity(_Read):
 
     id: Text = Field(alias="@id")
     sha256: Digest | None = None
-    version: Any = None  # of code its digest
+    version: Any = Field(None, validation_alias=AliasChoices("version", "softwareVersion"))  # of code its digest
     part: Any = Field(None, alias="hasPart")
 
     @property

@@ -19,6 +19,7 @@ from dagrpo.core.errors import UserError
 from dagrpo.core.redaction import redacted
 from dagrpo.pipeline.accepted import acceptances_of
 from dagrpo.pipeline.changes.executions import ExecutionRecord
+from dagrpo.pipeline.identity import LIBRARY
 from dagrpo.pipeline.raw_inputs import CARD
 from dagrpo.pipeline.stages import all_stages
 from dagrpo.utils.files import atomic_folder, canonical_json, copy, sha256_of, write_json, write_text
@@ -211,10 +212,7 @@ def _action(
 
 def _tool(graph: Graph, finished: Finished, record: ExecutionRecord) -> Reference:
     files = finished.code.get(record.stage, {})
-    code = [
-        graph.add(f"{CODE}{name}", "SoftwareSourceCode", name=name, version=digest, programmingLanguage="Python")
-        for name, digest in files.items()
-    ]
+    code = [_code(graph, name, version) for name, version in files.items()]
     work = all_stages()[record.stage].work.__doc__ if record.stage in all_stages() else None
     return graph.add(
         f"{TOOL}{record.stage}",
@@ -224,6 +222,14 @@ def _tool(graph: Graph, finished: Finished, record: ExecutionRecord) -> Referenc
         softwareVersion="; ".join([f"sha256 of its code {record.code}", *map(str, acceptances_of([record.code]))]),
         hasPart=code,
     )
+
+
+def _code(graph: Graph, name: str, version: str) -> Reference:
+    """Add a library with its version, or a file of code with its digest."""
+    library = name.removeprefix(LIBRARY)
+    if library != name:
+        return graph.add(f"{CODE}{name}", "SoftwareApplication", name=library, softwareVersion=version)
+    return graph.add(f"{CODE}{name}", "SoftwareSourceCode", name=name, version=version, programmingLanguage="Python")
 
 
 def _value(graph: Graph, id: str, key: str, value: Any, **properties: str) -> Reference:
