@@ -39,7 +39,12 @@ def test_a_run_is_named_by_its_folder_too_and_a_checkpoint_by_its_own(project: P
 @pytest.mark.parametrize(
     ("source", "sentence"),
     [
-        ("nothing", f"There is no experiment `nothing` in .*results: there is only {NAME}"),
+        ("nothing", f"`nothing` is neither a folder nor an experiment in .*results: there is only {NAME}"),
+        (
+            "/no/such/place",
+            f"`/no/such/place` is neither a folder nor an experiment in .*results: there is only {NAME}",
+        ),
+        ("models/typo", f"`models/typo` is neither a folder nor an experiment in .*results: there is only {NAME}"),
         (NAME, f"{NAME} is no single run: name one of {NAME}/seed_0, {NAME}/seed_1"),
         (f"{NAME}/seed_7", f"{NAME}/seed_7 is no single run: name one of {NAME}/seed_0, {NAME}/seed_1"),
         (f"{NAME}/seed_1", f"exported is not there: run {NAME} to the end of its stage export"),

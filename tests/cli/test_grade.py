@@ -36,6 +36,13 @@ def test_every_extractor_reads_every_line(tmp_path: Path, capsys: pytest.Capture
     assert "The extractors disagree on line 2, 3." in output
 
 
+def test_a_long_ground_truth_is_shown_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    truth = " ".join(f"{number:03}" for number in range(100, 130))
+    grade("math", _write(tmp_path, (f"\\boxed{{{truth}}}",), truth))
+    output = capsys.readouterr().out
+    assert [number for number in truth.split() if number not in output] == []
+
+
 def test_a_hostile_answer_cannot_write_to_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     grade("dapo", _write(tmp_path, ("Answer: \x1b[2J[red]x", "Answer: " + "9" * 10_000)))
     output = capsys.readouterr().out

@@ -10,10 +10,10 @@ import pytest
 from tests.report.synthetic import Files, list_again, make_experiment
 
 from dagrpo.evaluation.outcomes import WITHOUT_PICTURES
-from dagrpo.evaluation.statistics import Estimate
+from dagrpo.evaluation.statistics import Estimate, Resampling, bootstrap, wilson
 from dagrpo.report import format
 from dagrpo.report.build import metrics_to_log
-from dagrpo.report.comparison import MetricComparison, TaskComparison, compare
+from dagrpo.report.comparison import MetricComparison, TaskComparison, compare, compared
 from dagrpo.report.curves import Curves, curves, moving_average, to_csv
 from dagrpo.report.examples import examples, problem_changes
 from dagrpo.report.results import metrics_json, scores_csv, summary_markdown
@@ -112,6 +112,16 @@ def test_comparison_agrees_with_the_scores_of_a_single_seed(experiment: Files) -
         assert shown["pass_at_2"] == summary["pass_at_k"]["2"]
     for metric in found.metrics:
         assert metric.difference.value == pytest.approx(metric.second.value - metric.first.value)
+
+
+def test_a_pair_has_one_kind_of_interval_also_where_the_seeds_of_one_agree_on_each_problem() -> None:
+    agreeing, mixed = np.array([[0.0, 1.0, 1.0, 1.0]]), np.array([[0.0, 0.5, 1.0, 1.0]])
+    resampling = Resampling(confidence=0.95, draws=100, seed=0)
+    for pair in ((agreeing, mixed), (mixed, agreeing)):
+        found = compared("greedy", *pair, resampling)
+        assert [found.first, found.second] == [bootstrap(values, resampling) for values in pair]
+    found = compared("greedy", agreeing, agreeing, resampling)
+    assert [found.first, found.second] == [wilson(3, 4, 0.95)] * 2
 
 
 def test_several_seeds_are_averaged_and_shown_one_by_one(tmp_path: Path) -> None:

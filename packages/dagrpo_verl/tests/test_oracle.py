@@ -25,7 +25,7 @@ from dagrpo.config.presets import composed
 from dagrpo.config.scripts import presets
 from dagrpo.models.fresh import make_fresh
 from dagrpo.trainer.config.lora import Lora
-from dagrpo.trainer.foreign.files import FINDINGS, write_inputs
+from dagrpo.trainer.foreign.files import write_inputs
 from dagrpo.utils.files import read_json
 from dagrpo.utils.tables import write_parquet
 from dagrpo_verl import composition, running
@@ -65,7 +65,7 @@ def check(python: str, folder: Path, changes: dict[str, Any], settings: dict[str
     run = foreign_runs.run_in(folder, merged(backend, changes))
     files = running.files_of(run, write_inputs(run, folder), folder)
     running.check(run, configuration(run, settings or {}, run.seed, files), folder)
-    found: dict[str, Any] = read_json(folder / FINDINGS)
+    found: dict[str, Any] = read_json(folder / "check.reply.json")
     return found
 
 

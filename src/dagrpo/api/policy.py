@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from dagrpo.api.results import runs_of
-from dagrpo.core.errors import UserError
+from dagrpo.core.errors import UserError, nearest
 from dagrpo.pipeline.dag import stage_of
 from dagrpo.pipeline.declaration import POLICIES
 from dagrpo.utils.manifest import MANIFEST
@@ -69,8 +69,11 @@ def _folder(source: str | Path, which: Which, root: Path) -> Path:
 def _run(source: str | Path, root: Path) -> Path | None:
     """Return the run named by its experiment or by its folder; None for a checkpoint's folder."""
     experiment, _, seed = str(source).partition("/")
-    folder = Path(source)
-    if folder.is_dir() and not (root / "results" / experiment / "runs").is_dir():
+    folder, results = Path(source), root / "results"
+    if not (results / experiment / "runs").is_dir() or not experiment:
+        if not folder.is_dir():
+            hint = nearest(experiment, [path.parent.name for path in results.glob("*/runs")])
+            raise UserError(f"`{source}` is neither a folder nor an experiment in {results}: {hint}.")
         return folder if folder.parent.name == "runs" else None
     runs = {run.name: run for run in runs_of(experiment, root)}
     if seed not in runs and (seed or len(runs) > 1):

@@ -25,7 +25,7 @@ from dagrpo_answers.verifier import Extractor, Verdict
 DEFAULTS = Scoring()
 EXTRACTORS: tuple[Extractor, ...] = get_args(Extractor)
 FIELDS = ("completion", "ground_truth")
-LONGEST = 60  # characters of a cell
+LONGEST = 60  # characters of an answer
 STYLES: dict[Verdict, str] = {"right": "green", "wrong": "red", "missing": "dim", "unverifiable": "yellow"}
 
 
@@ -110,12 +110,8 @@ def _answers(graded: Sequence[Graded], title: str) -> Table:
     for heading in ("line", "ground truth", *EXTRACTORS, ""):
         table.add_column(heading, overflow="fold")
     for each in graded:
-        cells: tuple[Text | str, ...] = (
-            str(each.line.number),
-            one_line(each.line.ground_truth, LONGEST),
-            *map(_cell, each.scores),
-        )
-        table.add_row(*cells, "differ" if each.disagrees else "")
+        end = "differ" if each.disagrees else ""
+        table.add_row(str(each.line.number), each.line.ground_truth, *map(_cell, each.scores), end)
     return table
 
 

@@ -115,18 +115,19 @@ def compared(name: str, first: Floats, second: Floats, resampling: Resampling) -
     """Compare one metric of two policies, each [seeds, problems], with the paired difference."""
     return MetricComparison(
         name=name,
-        first=estimate_of(name, first, resampling),
-        second=estimate_of(name, second, resampling),
+        first=estimate_of(name, first, resampling, second),
+        second=estimate_of(name, second, resampling, first),
         difference=paired_difference(first, second, resampling),
         detectable=detectable_of(second - first, resampling.confidence),
     )
 
 
-def estimate_of(name: str, values: Floats, resampling: Resampling) -> Estimate:
+def estimate_of(name: str, values: Floats, resampling: Resampling, *beside: Floats) -> Estimate:
     """Estimate a metric with the interval that `score` gives for one seed; for several, bootstrap seeds and problems.
 
-    values: [seeds, problems]; of a mean over seeds [1, problems], which is no proportion.
+    values, and those `beside` them, which get the same kind of interval: [seeds, problems]; of a mean over seeds [1, problems], which
+    is a proportion only where the seeds agree on each problem.
     """
-    if name in PROPORTIONS and len(values) == 1 and np.isin(values, (0, 1)).all():
+    if name in PROPORTIONS and len(values) == 1 and np.isin((values, *beside), (0, 1)).all():
         return wilson(int(values.sum()), values.size, resampling.confidence)
     return bootstrap(values, resampling)

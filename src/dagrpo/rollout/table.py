@@ -84,7 +84,6 @@ _ADDED_BY_TRAINING = [
     required("kept", pa.string()),  # ALL, ROUNDED or REWARDS
 ]
 ROLLOUTS = pa.schema(_FIELDS)
-OF_CONVERSATIONS = ["turns", "stop_reason", "calls"]  # what a person wants to see of several turns
 TRAINING_ROLLOUTS = pa.schema([*_FIELDS, *_ADDED_BY_TRAINING])
 
 

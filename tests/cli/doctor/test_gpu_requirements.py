@@ -118,6 +118,16 @@ def test_what_nvidia_smi_does_not_know_hides_no_card_and_is_no_failure(
     assert [each.state for each in gpus.check_cards([unknown], needs_memory=True)] == ["ok", "ok"]
 
 
+def test_an_old_driver_that_refuses_to_say_the_capability_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = '#!/bin/sh\ncase "$1" in *compute_cap*) exit 2;; *) echo "0, Tesla T4, 15360, 418.87, GPU-1a";; esac\n'
+    (tmp_path / "nvidia-smi").write_text(answers)
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert gpus.cards() == [gpus.Card("0", "Tesla T4", 15_360, "418.87", None, "GPU-1a")]
+
+
 def test_headers_are_those_of_the_base_python_and_needed_only_of_an_environment_that_is_made(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

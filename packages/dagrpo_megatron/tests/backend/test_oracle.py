@@ -16,7 +16,7 @@ from tests.trainer import runs
 from dagrpo.config.overlay import merged
 from dagrpo.config.schema import parse
 from dagrpo.core.errors import UserError
-from dagrpo.trainer.foreign.files import FINDINGS, write_inputs
+from dagrpo.trainer.foreign.files import write_inputs
 from dagrpo.utils.files import read_json
 from dagrpo_megatron.backend import running
 from dagrpo_megatron.backend.mapping import FORMAT
@@ -49,7 +49,7 @@ def check(changed: dict[str, Any], settings: dict[str, Any], megatron_lm: dict[s
     inputs = write_inputs(run, state, FORMAT)
     job = running.write_agent_job(run, inputs, state, 0, state / "attempt.jsonl")
     running.check_command(run, running.command(run, settings, inputs, state, job), state, job)
-    return read_json(state / FINDINGS)
+    return read_json(state / "check.reply.json")
 
 
 @pytest.mark.parametrize(

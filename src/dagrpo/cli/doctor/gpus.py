@@ -18,6 +18,7 @@ CUDA = (13, 0)  # of torch in requirements/gpu.lock
 LEAST_DRIVER = 580  # of that CUDA, on Linux: CUDA Toolkit release notes, table of driver versions
 COMPATIBLE_DRIVER = 535  # the oldest long-lived branch that cuda-compat works on
 CONSUMER = ("geforce", "titan")  # cards that cuda-compat refuses
+DRIVER_REMEDY = f"{apt(f'nvidia-driver-{LEAST_DRIVER}-open')}, then reboot (of a container or rented machine: on its host, or take another)"
 COMPAT_REMEDY = (
     f"; or, as this is no GeForce card, keep the driver: {apt(f'cuda-compat-{CUDA[0]}-{CUDA[1]}')} from NVIDIA's repository, then "
     f"export LD_LIBRARY_PATH=/usr/local/cuda-{CUDA[0]}.{CUDA[1]}/compat:$LD_LIBRARY_PATH"
@@ -45,13 +46,15 @@ class Card(NamedTuple):
 
 def cards() -> list[Card]:
     """Return the GPUs that the driver lists; [] without a driver."""
-    query = ["nvidia-smi", f"--query-gpu={','.join(FIELDS)}", "--format=csv,noheader,nounits"]
-    try:
-        answer = subprocess.run(query, capture_output=True, text=True, timeout=SECONDS, check=True).stdout
-    except (OSError, subprocess.SubprocessError, ValueError):
-        return []
-    rows = [[cell.strip() for cell in line.split(",")] for line in answer.splitlines()]
-    return [_of_row(dict(zip(FIELDS, row, strict=False))) for row in rows if row[0].isdecimal()]
+    for fields in (FIELDS, [field for field in FIELDS if field != "compute_cap"]):  # an old driver refuses that one
+        query = ["nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits"]
+        try:
+            answer = subprocess.run(query, capture_output=True, text=True, timeout=SECONDS, check=True).stdout
+        except (OSError, subprocess.SubprocessError, ValueError):
+            continue
+        rows = [[cell.strip() for cell in line.split(",")] for line in answer.splitlines()]
+        return [_of_row(dict(zip(fields, row, strict=False))) for row in rows if row[0].isdecimal()]
+    return []
 
 
 def _of_row(row: Mapping[str, str]) -> Card:
@@ -90,7 +93,7 @@ def check_cards(cards: Sequence[Card], *, needs_memory: bool = False) -> Iterato
     """
     seen = visible(cards)
     if not cards:
-        remedy = f"with a GPU in the machine: {_driver_remedy()}; of a container, start it with --gpus all"
+        remedy = f"with a GPU in the machine: {DRIVER_REMEDY}; of a container, start it with --gpus all"
         yield check("GPU", False, "", "nvidia-smi lists none", remedy)
         return
     yield driver((seen or cards)[0])
@@ -112,7 +115,7 @@ def driver(card: Card) -> Finding:
     is_compat = major < LEAST_DRIVER and can_use_compat and _loaded_cuda() >= CUDA
     detail = f"{card.driver} for {cuda}{', through cuda-compat' if is_compat else ''}"
     fault = f"{card.driver}, and {cuda} of requirements/gpu.lock needs {LEAST_DRIVER} or newer"
-    remedy = f"{_driver_remedy()}{COMPAT_REMEDY if can_use_compat else ''}"
+    remedy = f"{DRIVER_REMEDY}{COMPAT_REMEDY if can_use_compat else ''}"
     return check("driver", major >= LEAST_DRIVER or is_compat, detail, fault, remedy)
 
 
@@ -124,10 +127,6 @@ def _loaded_cuda() -> tuple[int, int]:
     except (OSError, AttributeError):
         return (0, 0)
     return (0, 0) if failed else (version.value // 1000, version.value % 1000 // 10)
-
-
-def _driver_remedy() -> str:
-    return f"{apt(f'nvidia-driver-{LEAST_DRIVER}-open')}, then reboot (of a container or a rented machine: on its host, or take another)"
 
 
 def _card(card: Card, fitting: Sequence[str], *, needs_memory: bool) -> Finding:

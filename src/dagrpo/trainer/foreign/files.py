@@ -28,7 +28,6 @@ from dagrpo.utils.tables import read_parquet, write_parquet
 
 LATEST = "latest_checkpointed_iteration.txt"  # of verl and Megatron-LM
 CHECK_SECONDS = 900.0
-FINDINGS = "check.reply.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
