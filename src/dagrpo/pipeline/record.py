@@ -14,14 +14,7 @@ from dagrpo.pipeline.identity import code_digest
 from dagrpo.trainer.config.runtime import Runtime
 from dagrpo.utils.environment import environment
 from dagrpo.utils.files import digest_of, read_json, read_object, sha256_of
-from dagrpo.utils.manifest import (
-    MANIFEST,
-    FileEntry,
-    fault_of_size,
-    fault_since_read,
-    listed_files,
-    noted_sha256,
-)
+from dagrpo.utils.manifest import MANIFEST, FileEntry, fault_of_size, fault_since_read, listed_files, noted_sha256
 from dagrpo.utils.provenance import provenances_of
 
 STATES = Path(".state")

@@ -44,8 +44,7 @@ def plain_console() -> VisibleConsole:
 
 def size(count: float) -> str:
     """Format bytes, such as 1.5 GiB, 12.0 MiB or 0.5 KiB; less than 0.1 of a unit in the next smaller one."""
-    large = ((2**30, "GiB"), (2**20, "MiB"))
-    unit, name = next((each for each in large if count >= each[0] / 10), (2**10, "KiB"))
+    unit, name = (2**30, "GiB") if count >= 2**30 / 10 else (2**20, "MiB") if count >= 2**20 / 10 else (2**10, "KiB")
     return f"{count / unit:,.1f} {name}"
 
 
@@ -58,8 +57,6 @@ def duration(seconds: float) -> str:
 
 
 _console = VisibleConsole(stderr=True, markup=False, emoji=False)  # a name with brackets or colons stays as it is
-
-
 _newest = list[int]()  # the count of the newest bar, which outlives it: error messages use it
 
 

@@ -16,7 +16,6 @@ from dagrpo.utils.files import sha256_of
 
 PACKAGES = ("torch", "sglang", "transformers", "pyarrow")
 LOCKS = ("requirements/cpu.lock", "requirements/gpu.lock")
-GIT_TIMEOUT_SECONDS = 10
 GPUS = Path("/proc/driver/nvidia/gpus")
 PROCESSOR = Path("/proc/cpuinfo")
 INSTRUCTIONS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16")
@@ -74,9 +73,8 @@ def user() -> str:
 
 def _hardware_tags() -> dict[str, str]:
     """Return tags on processor, cores, memory, and GPUs; read from /proc, for a driver may take seconds to answer."""
-    tags = {"hardware.cores": str(os.cpu_count() or 0)}
+    tags = {"hardware.cores": str(os.cpu_count() or 0), "hardware.instructions": kind_of_processor()}
     tags |= _first_match("hardware.processor", PROCESSOR, r"^model name\s*: (.+)$")
-    tags["hardware.instructions"] = kind_of_processor()
     gpus = [_first_match("model", path, r"^Model:\s+(.+)$") for path in sorted(GPUS.glob("*/information"))]
     models = [gpu["model"] for gpu in gpus if gpu]
     return tags | _memory() | ({"hardware.gpu": f"{len(models)} x {models[0]}"} if models else {})
@@ -115,9 +113,7 @@ def _git_tags(root: Path) -> dict[str, str]:
 
 def _git(root: Path, *arguments: str) -> str | None:
     try:
-        done = subprocess.run(
-            ("git", *arguments), cwd=root, capture_output=True, text=True, timeout=GIT_TIMEOUT_SECONDS, check=True
-        )
+        done = subprocess.run(("git", *arguments), cwd=root, capture_output=True, text=True, timeout=10, check=True)
     except (OSError, subprocess.SubprocessError):  # no git, no repository, or one that does not answer
         return None
     return done.stdout.strip()

@@ -1,7 +1,7 @@
 """Commands `dagrpo crate` and `dagrpo publish`: a finished experiment for others."""
 
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -94,14 +94,11 @@ def publish(
 def _listing(repositories: Sequence["Repository"], parent: Path) -> str:
     lines = []
     for repository in repositories:
-        total = _size(repository.files.values())
-        lines.append(f"{repository.kind} {parent / repository.name}: {len(repository.files)} files, {total}")
-        for top, files in groupby(sorted(repository.files), lambda path: path.partition("/")[0]):
-            paths = [repository.files[path] for path in files]
-            inside = f"/  {len(paths)} files," if top not in repository.files else " "
-            lines.append(f"    {top}{inside} {_size(paths)}")
+        sizes = {path: file.stat().st_size for path, file in repository.files.items()}
+        total = size(sum(sizes.values()))
+        lines.append(f"{repository.kind} {parent / repository.name}: {len(sizes)} files, {total}")
+        for top, paths in groupby(sorted(sizes), lambda path: path.partition("/")[0]):
+            inside = [sizes[path] for path in paths]
+            count = f"/  {len(inside)} files," if top not in sizes else " "
+            lines.append(f"    {top}{count} {size(sum(inside))}")
     return "\n".join(lines)
-
-
-def _size(files: Iterable[Path]) -> str:
-    return size(sum(file.stat().st_size for file in files))

@@ -212,7 +212,12 @@ def _action(
 
 def _tool(graph: Graph, finished: Finished, record: ExecutionRecord) -> Reference:
     files = finished.code.get(record.stage, {})
-    code = [_code(graph, name, version) for name, version in files.items()]
+    code = [
+        graph.add(f"{CODE}{name}", "SoftwareApplication", name=name.removeprefix(LIBRARY), softwareVersion=each)
+        if name.startswith(LIBRARY)
+        else graph.add(f"{CODE}{name}", "SoftwareSourceCode", name=name, version=each, programmingLanguage="Python")
+        for name, each in files.items()
+    ]
     work = all_stages()[record.stage].work.__doc__ if record.stage in all_stages() else None
     return graph.add(
         f"{TOOL}{record.stage}",
@@ -222,14 +227,6 @@ def _tool(graph: Graph, finished: Finished, record: ExecutionRecord) -> Referenc
         softwareVersion="; ".join([f"sha256 of its code {record.code}", *map(str, acceptances_of([record.code]))]),
         hasPart=code,
     )
-
-
-def _code(graph: Graph, name: str, version: str) -> Reference:
-    """Add a library with its version, or a file of code with its digest."""
-    library = name.removeprefix(LIBRARY)
-    if library != name:
-        return graph.add(f"{CODE}{name}", "SoftwareApplication", name=library, softwareVersion=version)
-    return graph.add(f"{CODE}{name}", "SoftwareSourceCode", name=name, version=version, programmingLanguage="Python")
 
 
 def _value(graph: Graph, id: str, key: str, value: Any, **properties: str) -> Reference:
