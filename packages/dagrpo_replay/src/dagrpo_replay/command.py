@@ -13,7 +13,7 @@ from dagrpo.cli.shared import Run, Seed
 from dagrpo.cli.show.command import run_folder
 from dagrpo.core.errors import UserError
 from dagrpo.utils.console import VisibleConsole
-from dagrpo.utils.portable import PORTABLE_CPU, compute_portably
+from dagrpo.utils.portable import PORTABLE_CPU, VARIABLES
 
 if TYPE_CHECKING:
     from dagrpo.trainer.state.digest_table import Computed
@@ -36,10 +36,16 @@ def replay(
     recorded = read_run(folder if is_seed else run_folder(run, seed))
     numbers = require_recorded(recorded, [recorded.steps] if steps is None else steps_of(steps))
     computed = recorded.computed(numbers)
-    compute_portably(computed.device == PORTABLE_CPU)
+    restart_portably(computed.device == PORTABLE_CPU)
     if computed.processes > 1 and "WORLD_SIZE" not in os.environ:
         raise typer.Exit(_in_processes(computed, recorded.folder, numbers))
     _replay(recorded, numbers, computed)
+
+
+def restart_portably(on: bool) -> None:
+    """Run this command in the place of this process with portable arithmetic, unless it has it: numpy is imported, with other kernels."""
+    if on and not VARIABLES.items() <= os.environ.items():
+        os.execve(sys.executable, [sys.executable, "-P", "-m", "dagrpo", *sys.argv[1:]], os.environ | VARIABLES)
 
 
 def steps_of(text: str) -> list[int]:

@@ -11,7 +11,7 @@ from dagrpo.cli.shared import PARAMS, SeedToTrain
 from dagrpo.core.errors import UserError
 from dagrpo.pipeline.record import STATES
 from dagrpo.utils.provenance import TOPS
-from dagrpo_replay.command import STEPS, steps_of
+from dagrpo_replay.command import STEPS, restart_portably, steps_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -42,7 +42,6 @@ def train(
     from dagrpo.pipeline.declaration import threads_of
     from dagrpo.pipeline.stages.train import STAGE
     from dagrpo.utils.machine import fix_threads
-    from dagrpo.utils.portable import compute_portably
 
     if rollouts_only == (from_rollouts is not None):
         raise UserError(
@@ -50,11 +49,12 @@ def train(
         )
     numbers = None if steps is None else steps_of(steps)
     require_own_folder(to)
-    run = training_run(read_params(PARAMS), seed, to)
+    params = read_params(PARAMS)
+    restart_portably(params.runtime.portable_arithmetic)
+    run = training_run(params, seed, to)
     tables = None if from_rollouts is None else tables_in(from_rollouts, numbers)
     threads = threads_of(STAGE, run.runtime)
     fix_threads(threads)
-    compute_portably(run.runtime.portable_arithmetic)
 
     from dagrpo.trainer.state.states import named
     from dagrpo.utils.determinism import compute_deterministically, explained
