@@ -54,6 +54,9 @@ class SplitAttempts:
     head_dtype: HeadDtype = None
     server_log: Path
     agent_folder: Path  # for what the agent and its tools write
+    replays: bool = (
+        False  # whether tools that are not repeatable give the results that are recorded there, and no other ones
+    )
 
 
 def evaluation_sampling(section: config.Sampling, *, deterministic: bool) -> Sampling:
@@ -211,6 +214,7 @@ def attempt_unseen(
 def _agent_env(attempts: SplitAttempts) -> AgentEnv:
     return AgentEnv(
         folder=attempts.agent_folder,
+        replays=attempts.replays,
         passages=attempts.passages,
         max_new_tokens=attempts.sampling.max_new_tokens,
         context_tokens=context_tokens(attempts.model, attempts.engine),

@@ -64,6 +64,7 @@ class AgentContext:
     max_new_tokens: int  # of one turn
     context_tokens: int  # that model and engine hold
     fresh: bool = False  # whether the model is a fresh one, whose chat template has no room for descriptions of tools
+    replays: bool = False  # whether tools that are not repeatable give their recorded results, and no other ones
     wants_report: bool = False  # whether the reward is, or has a part, that the attempt's program is to report
 
 

@@ -34,6 +34,7 @@ class AgentEnv:
     passages: Path | None  # of the task, for tools that search
     max_new_tokens: int  # of one turn
     context_tokens: int  # that model and engine hold
+    replays: bool = False  # as in AgentContext
     wants_report: bool = False  # whether the reward asks what the attempt's program reports
 
 
@@ -115,6 +116,7 @@ def open_agent(
         max_new_tokens=env.max_new_tokens,
         context_tokens=env.context_tokens,
         fresh=tells_of_no_tools(tokenizer),
+        replays=env.replays,
         wants_report=env.wants_report,
     )
     loop = asyncio.new_event_loop()

@@ -217,13 +217,18 @@ def open_sampler(
     prompt_sampler: PromptSampler,
     *,
     first: int,
+    replays: bool = False,
 ) -> Iterator[StepSampler]:
-    """Open teacher, agent, reward model and grader; yield the sampler that uses them, whose next step is `first` (0-based)."""
+    """Open teacher, agent, reward model and grader; yield the sampler that uses them, whose next step is `first` (0-based).
+
+    replays: tools that are not repeatable give their recorded results, and no other ones.
+    """
     env = AgentEnv(
         folder=run.state / AGENT,
         passages=run.passages,
         max_new_tokens=run.rollout.max_new_tokens,
         context_tokens=context_tokens(run.initial, run.runtime.engine),
+        replays=replays,
         wants_report=bool(run.reward.reported_keys),
     )
     with (

@@ -21,7 +21,7 @@ from types import TracebackType
 from typing import IO, Any, Self
 
 from dagrpo.core.errors import UserError
-from dagrpo.tools import CallContext, InfrastructureFailure, OpenTool, ToolFailure, ToolTimeout
+from dagrpo.tools import CallContext, InfrastructureFailure, OpenTool, StatelessTool, ToolFailure, ToolTimeout
 from dagrpo.utils.checksummed_json import with_checksum, without_checksum
 from dagrpo.utils.console import say
 
@@ -48,6 +48,14 @@ class TimedTool:
     async def forget(self, trajectory: str) -> None:
         """Tell the tool that the attempt is over."""
         await self._tool.forget(trajectory)
+
+
+class MissingTool(StatelessTool):
+    """Tool in the place of one that must not run, of which there are recorded results."""
+
+    async def call(self, function: str, arguments: Mapping[str, Any], context: CallContext) -> str:
+        """Raise InfrastructureFailure, which excludes the attempt."""
+        raise InfrastructureFailure(f"This call of {function} has no recorded result.")
 
 
 @dataclass(slots=True)

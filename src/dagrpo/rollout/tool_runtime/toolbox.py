@@ -18,7 +18,7 @@ from dagrpo.core.errors import UserError
 from dagrpo.core.types import CallStatus, ToolCall
 from dagrpo.engine.background import all_of
 from dagrpo.rollout.sampling import sampling_seed
-from dagrpo.rollout.tool_runtime.recorded_tool import RecordedTool, TimedTool
+from dagrpo.rollout.tool_runtime.recorded_tool import MissingTool, RecordedTool, TimedTool
 from dagrpo.tools import (
     TOOLS,
     CallContext,
@@ -158,7 +158,9 @@ async def open_toolbox(limits: Limits, context: AgentContext) -> AsyncIterator[T
     async with AsyncExitStack() as stack:
         for name, config in context.tools.items():
             kind = TOOLS.get(name)
-            opened = await stack.enter_async_context(kind.open(config, place))
+            is_missing = context.replays and not kind.repeatable(config)
+            opening = nullcontext(MissingTool()) if is_missing else kind.open(config, place)
+            opened = await stack.enter_async_context(opening)
             tool: OpenTool = TimedTool(opened, limits.call_seconds)
             if not kind.repeatable(config):
                 records = context.folder / f"{TOOLS.label(name)}.results.jsonl"

@@ -17,6 +17,11 @@ if TYPE_CHECKING:
 LONGEST = 60  # characters of a value that is shown
 MOST_SHOWN = 3  # differences of one check
 ABSOLUTE, RELATIVE = 1e-5, 1e-4  # of numbers that another processor may round differently
+# Whatever reading a forged file raises, which may hold anything where a number, a list or a name is due.
+FORGED = (
+    *(UserError, ArithmeticError, AttributeError, LookupError, NotImplementedError, OSError, RecursionError),
+    *(TypeError, ValueError),  # and so pyarrow's
+)
 ROUNDED = {"logprob_differences": 0.07}  # relative: twice what rollout.table rounds them by
 
 
@@ -75,8 +80,13 @@ def naming_errors(where: str, checks: Iterator[Check]) -> Iterator[Check]:
     """Yield the checks; a forged file that cannot be read, or used, ends them with a check that differs."""
     try:
         yield from checks
-    except UserError as error:
-        yield Check.of(where, "files", [str(error)])
+    except FORGED as error:
+        yield Check.of(where, "files", [fault_of(error)])
+
+
+def fault_of(error: Exception) -> str:
+    """Return a sentence on what a forged file has raised."""
+    return str(error) if isinstance(error, UserError) else f"a file cannot be used: {type(error).__name__}: {error}"
 
 
 def compare(where: str, what: str, recorded: "pa.Table", derived: "pa.Table", columns: Iterable[str]) -> Check:

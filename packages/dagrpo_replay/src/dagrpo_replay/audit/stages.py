@@ -3,6 +3,7 @@
 import contextlib
 import io
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -10,7 +11,6 @@ import pyarrow.compute as pc
 
 from dagrpo.checkpoints.tokenizers import load_tokenizer
 from dagrpo.config.schema import Params
-from dagrpo.core.errors import UserError
 from dagrpo.core.trajectory import BLIND
 from dagrpo.evaluation.sampling import attempt_unseen, read_prompts
 from dagrpo.pipeline.changes.executions import ExecutionRecord
@@ -24,9 +24,9 @@ from dagrpo.trainer.config.runtime import Runtime
 from dagrpo.utils.distributed import single_process
 from dagrpo.utils.files import sha256_of
 from dagrpo_publish.crate.finished import Finished
-from dagrpo_replay.audit.checks import Asked, Check, compare
+from dagrpo_replay.audit.checks import FORGED, Asked, Check, compare, fault_of
 from dagrpo_replay.audit.engine import deriving_engine, turns_by_seed
-from dagrpo_replay.audit.run import PROMPTS, TOKENS, TOOLS_USED, check_tokens, reason_against_tokens
+from dagrpo_replay.audit.run import PROMPTS, TOKENS, TOOLS_USED, check_tokens, reason_against_tokens, write_results
 
 OTHERS = ("train", "sample")  # stages that are derived in another way than by running them again
 
@@ -99,8 +99,8 @@ def _run_again(job: Job) -> list[str]:
     try:
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
             all_stages()[job.stage].work(job)
-    except UserError as error:
-        return [f"{job.stage} cannot be run again: {error}"]
+    except FORGED as error:
+        return [f"{job.stage} cannot be run again: {fault_of(error)}"]
     return []
 
 
@@ -139,6 +139,9 @@ def _check_evaluation(record: ExecutionRecord, job: Job, asked: Asked) -> Iterat
     if reason or job.inputs.get(RAW):
         yield Check.unchecked(record.what, "tokens", reason or "its tools read files of this machine")
         return
+    attempts = replace(attempts, replays=True)
+    size = len(attempts.sampling.sample_indices)
+    write_results(own.to_pylist(), size, drawn, attempts.conversation, attempts.agent_folder)
     trajectories = attempt_unseen(drawn, attempts, engine.as_engine, tokenizer, what=record.what)
     yield check_tokens(record.what, engine, "")
     yield compare(record.what, "conversations", own, rollout_table(trajectories), (*PROMPTS, *TOKENS, *TOOLS_USED))
