@@ -7,6 +7,7 @@ import json
 import os
 import random
 import shutil
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,7 @@ import pyarrow as pa
 import pytest
 import torch
 import typer
+from safetensors.torch import load_file, save_file
 from tests.pipeline.conftest import run_by_snakemake
 from tests.pipeline.snakemake.clones import NAME, RUN, STEPS
 from tests.trainer import runs
@@ -25,7 +27,9 @@ from typer.testing import CliRunner
 from dagrpo.checkpoints.config import Checkpoint
 from dagrpo.checkpoints.convert import convert
 from dagrpo.checkpoints.gather import GatheredWeights
+from dagrpo.checkpoints.source import open_tensors
 from dagrpo.checkpoints.tokenizers import load_tokenizer
+from dagrpo.core.errors import UserError
 from dagrpo.core.types import Completion, SamplingRequest, ScoringRequest
 from dagrpo.data.schema import to_table
 from dagrpo.models.fresh import make_fresh
@@ -40,6 +44,7 @@ from dagrpo.trainer.state.digest_table import FILE
 from dagrpo.utils.distributed import single_process
 from dagrpo.utils.files import read_json, sha256_of, write_json
 from dagrpo.utils.manifest import MANIFEST, entry_of
+from dagrpo.utils.portable import VARIABLES
 from dagrpo.utils.provenance import PROVENANCE, provenances_of
 from dagrpo.utils.tables import read_parquet, write_parquet
 from dagrpo_publish.cards import Publication, model_card
@@ -50,6 +55,7 @@ from dagrpo_replay.audit.command import audit, check_run
 from dagrpo_replay.audit.engine import deriving_engine, open_teacher_engine
 from dagrpo_replay.audit.run import Audited, audited, check_chain, check_steps
 from dagrpo_replay.audit.stages import check_evaluations, check_stages
+from dagrpo_replay.command import restart_portably
 from dagrpo_replay.half_steps import rows_with_advantages
 from dagrpo_replay.recomputation import Recomputation
 from dagrpo_replay.recorded_run import read_run, unfinished
@@ -115,8 +121,9 @@ def test_nothing_differs_in_a_run_that_nobody_has_touched(experiment: Path) -> N
     app = typer.Typer()
     app.command()(audit)
     done = CliRunner().invoke(
-        app, [NAME, "--share", "0.5", "--steps", f"2,{STEPS}", "--draw", "a", "--json"], catch_exceptions=False
+        app, [NAME, "--steps", f"2, {STEPS}", "--seed", str(SEED), "--draw", "a b", "--json"], catch_exceptions=False
     )
+    assert not list(Path(".state/audits").glob("dagrpo-audit-*")), "what was made again"
     checks = [Check(**each) for each in json.loads(done.output)]
     assert [check for check in checks if check.state == "differs"] == []
     assert done.exit_code == 0
@@ -129,7 +136,7 @@ def test_nothing_differs_in_a_run_that_nobody_has_touched(experiment: Path) -> N
     by_name = {check.what: check.state for check in checks}
     assert {by_name[name] for name in ("problems and seeds", "gradients and weights", "trained policy")} == {"equal"}
     record = read_json(Path(f".state/audits/{NAME}.json"))
-    assert record["result"].startswith(f"dagrpo audit {NAME} --steps 2,{STEPS} --draw a: ")
+    assert record["result"].startswith(f"dagrpo audit {NAME} --steps 2,{STEPS} --seed {SEED} --draw 'a b': ")
     finished = read_finished(NAME)
     published = Publication(
         finished=finished, seed=SEED, name="p", organisation=None, license=None, with_rollouts=False
@@ -138,6 +145,30 @@ def test_nothing_differs_in_a_run_that_nobody_has_touched(experiment: Path) -> N
     assert record["result"] in str(metadata(finished, {}, {}))
     _forge(RUN / "rollouts" / step_file(1), lambda rows: rows[::-1])
     assert read_finished(NAME).audit == "", "it was of other records"
+
+
+@pytest.mark.parametrize("character", ["`", "\n", "\x1b"])
+def test_a_draw_that_would_end_the_quoted_command_is_refused(character: str) -> None:
+    with pytest.raises(UserError, match="--draw has a backtick"):
+        audit(NAME, draw=f"a{character}b")
+
+
+def test_a_portable_audit_starts_again_with_the_variables_that_numpy_reads_when_it_is_imported(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    started = list[tuple[str, list[str], dict[str, str]]]()
+    monkeypatch.setattr(os, "execve", lambda *started_with: started.append(started_with))
+    monkeypatch.setattr(sys, "argv", ["dagrpo", "audit", NAME])
+    restart_portably(False)
+    assert not started
+    restart_portably(True)
+    ((program, arguments, environment),) = started
+    assert (program, arguments) == (sys.executable, [sys.executable, "-P", "-m", "dagrpo", "audit", NAME])
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert VARIABLES.items() <= os.environ.items()
+    restart_portably(True)
+    assert len(started) == 1
 
 
 def _other_token(rows: Rows) -> Rows:
@@ -182,6 +213,7 @@ def _swapped_prompt(rows: Rows) -> Rows:
         (_best_of_the_group, "tokens"),
         (_higher_reward, "rewards"),
         (_without_a_group, "problems and seeds"),
+        (lambda rows: [], "files"),
         (_swapped_prompt, "problems and seeds"),
     ],
 )
@@ -191,7 +223,7 @@ def test_a_forged_attempt_is_named(
     _forge(RUN / "rollouts" / step_file(1), change)
     checks = _trained(tmp_path, 1)
     assert found in _differing(checks)
-    assert any("row 5 " in each or "step 1" in each for each in checks[found].faults)
+    assert any("row 5 " in each or "step 1" in each or "TypeError" in each for each in checks[found].faults)
 
 
 def _one(tmp_path: Path) -> Audited:
@@ -240,6 +272,33 @@ def test_a_step_that_was_left_out_is_named(experiment: Path, tmp_path: Path) -> 
     _write(provenance, record)
     faults = _trained(tmp_path, 1)["problems and seeds"].faults
     assert "step 4 has the seeds of step 5: a step was left out" in faults
+
+
+@pytest.mark.parametrize(
+    ("share", "arithmetic", "state"),
+    [
+        (1e-5, None, State.DIFFERS),
+        (1e-5, "another processor", State.WITHIN),
+        (1e-2, "another processor", State.DIFFERS),
+    ],
+)
+def test_a_policy_is_within_rounding_only_if_the_run_names_another_processor(
+    share: float, arithmetic: str | None, state: State, experiment: Path, tmp_path: Path
+) -> None:
+    """share: of the distance from the initial checkpoint."""
+    (path,) = (RUN / "policy").glob("*.safetensors")
+    tensors, initial = load_file(path), open_tensors(RUN / "initial")
+    forged = {name: each + share * (each - initial.read(name)) for name, each in tensors.items()}
+    path.unlink()
+    save_file(forged, path)
+    provenance = RUN / "policy" / PROVENANCE
+    record = read_json(provenance)
+    record["environment"] |= {} if arithmetic is None else {"arithmetic": arithmetic}
+    _write(provenance, record)
+    _seal()
+    found = _trained(tmp_path, STEPS)
+    assert found["trained policy"].state is state
+    assert found["gradients and weights"].state is State.EQUAL
 
 
 def _changed_json(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
@@ -312,6 +371,9 @@ def test_problems_that_are_drawn_in_vain_are_those_due(tmp_path: Path) -> None:
     checks, states = check_chain(_audited_world(run, tmp_path))
     assert [check.state for check in checks] == [State.EQUAL, State.EQUAL]
     assert states[1]["position"] == 0 < states[2]["position"] < states[3]["position"]
+    one = _audited_world(run, tmp_path)
+    forged = replace(one, run=replace(one.run, training=Training.model_validate(sizes)))
+    assert "groups of 2 are due" in check_chain(forged)[0][1].faults[0], "without dynamic sampling nothing is discarded"
 
 
 class CallingEngine(runs.ScriptedEngine):
@@ -356,23 +418,27 @@ def test_an_edited_result_of_a_tool_is_named_or_said_to_be_input(
     repeatable: bool, run_with_a_tool: TrainingRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of an engine that draws by no seed, so that the tokens are named in any case."""
-    run, kind = run_with_a_tool, replace(TOOLS.get("calculator"), repeatable=lambda config: repeatable)
+    run, kind = run_with_a_tool, TOOLS.get("calculator")
+    if not repeatable:
+        kind = replace(kind, repeatable=lambda config: False, open=lambda config, place: pytest.fail("it must not run"))
     monkeypatch.setattr(TOOLS, "get", lambda name: kind)
     one = _audited_world(run, tmp_path)
     recorded = replace(one.recorded, rollouts=tmp_path)
     one = replace(one, recorded=recorded)
     table = read_parquet(run.rollouts.with_name(step_file(1)))
     found = {}
-    for result in ("42", "43"):
+    for result in ("42", "43", "left out"):
         rows = table.to_pylist()
         assert [call["result"] for call in rows[0]["calls"]] == ["42"]
         rows[0]["calls"][0]["result"] = result
+        rows[0]["calls"] = [] if result == "left out" else rows[0]["calls"]
         write_parquet(recorded.table(1), pa.Table.from_pylist(rows, schema=table.schema))
         checks = {check.what: check for check in check_steps(one, [1], {}, single_process())}
         assert "tokens" in _differing(checks)
         assert checks["gradients and weights"].state is State.EQUAL
         found[result] = checks["results of tools"]
     torch.use_deterministic_algorithms(False)
+    assert _differing(checks) == {"tokens", "results of tools", *(() if repeatable else ("conversations", "advantages", "metrics"))}
     assert found["42"].state is State.EQUAL
     assert found["43"].state is (State.DIFFERS if repeatable else State.EQUAL)
     assert found["43"].note == ("" if repeatable else "16 are input: their tools give other results each time")

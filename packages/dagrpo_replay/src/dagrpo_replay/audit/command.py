@@ -2,7 +2,7 @@
 
 import random
 import secrets
-import tempfile
+import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
@@ -17,9 +17,9 @@ from dagrpo.core.errors import UserError
 from dagrpo.core.escape import one_line
 from dagrpo.utils.console import plain_console
 from dagrpo.utils.files import write_json
-from dagrpo.utils.portable import compute_portably
-from dagrpo_replay.audit.checks import Asked, Check, naming_errors
-from dagrpo_replay.command import STEPS, steps_of
+from dagrpo.utils.tempdirs import temporary_folder
+from dagrpo_replay.audit.checks import Asked, Check, State, naming_errors
+from dagrpo_replay.command import STEPS, restart_portably, steps_of
 
 if TYPE_CHECKING:
     from dagrpo_publish.crate.finished import Finished as FinishedExperiment
@@ -48,18 +48,24 @@ def audit(
     from dagrpo_publish.crate.finished import AUDITS, read_finished
 
     text = draw or secrets.token_hex(4)
+    if not text.isprintable() or "`" in text:
+        raise UserError("--draw has a backtick, or a character that cannot be printed: crate and model card quote it.")
     numbers = None if steps is None else steps_of(steps)
     finished = read_finished(experiment)
     seeds = finished.params.experiment.seeds
     if seed is not None and seed not in seeds:
         raise UserError(f"--seed {seed}: {experiment} has the seeds {', '.join(map(str, seeds))}: name one of them.")
-    with tempfile.TemporaryDirectory(prefix="dagrpo-audit-") as scratch:
-        asked = Asked(
-            share=share, steps=numbers, dice=random.Random(text), states=states, sft=sft, scratch=Path(scratch)
-        )
+    restart_portably(any(record.environment.get("arithmetic") == "portable" for record in finished.records))
+    AUDITS.mkdir(parents=True, exist_ok=True)
+    with temporary_folder(AUDITS, "audit") as scratch:
+        dice = random.Random(text)
+        asked = Asked(share=share, steps=numbers, dice=dice, states=states, sft=sft, scratch=scratch.absolute())
         checks = [*_checks(finished, tuple(seeds) if seed is None else (seed,), asked)]
-    command = " ".join(["dagrpo audit", experiment, f"--share {share:g}" if steps is None else f"--steps {steps}"])
-    result = f"{command} --draw {text}: {summarised(checks)}"
+    extent = ("--share", f"{share:g}") if steps is None else ("--steps", "".join(steps.split()))
+    scope = () if seed is None else ("--seed", str(seed))
+    switches = [name for name, is_on in (("--states", states), ("--sft", sft)) if is_on]
+    command = shlex.join(["dagrpo", "audit", experiment, *extent, *scope, *switches, "--draw", text])
+    result = f"{command}: {summarised(checks)}"
     record = {"records": finished.digest, "result": result, "checks": [asdict(check) for check in checks]}
     write_json(AUDITS / f"{experiment}.json", record)
     if as_json:
@@ -79,21 +85,20 @@ def summarised(checks: Sequence[Check]) -> str:
 def _checks(finished: "FinishedExperiment", seeds: tuple[int, ...], asked: Asked) -> Iterator[Check]:
     from dagrpo_replay.audit.stages import check_evaluations, check_stages
 
-    compute_portably(any(record.environment.get("arithmetic") == "portable" for record in finished.records))
-    yield _check_files(finished.name)
-    yield from check_stages(finished, asked)
+    yield from naming_errors("records", _check_files(finished.name))
+    yield from naming_errors("stages", check_stages(finished, asked))
     for seed in seeds:
         yield from naming_errors(f"train, seed {seed}", check_run(finished, seed, asked))
     yield from naming_errors("evaluations", check_evaluations(finished, seeds, asked))
 
 
-def _check_files(experiment: str) -> Check:
+def _check_files(experiment: str) -> Iterator[Check]:
     from dagrpo.cli.verify import State, verify_files
 
     found = verify_files(experiment)
     faults = [f"{v.path} ({v.description}) is {v.state}" for v in found if v.state in (State.MISSING, State.CHANGED)]
     whole = sum(each.state is State.WHOLE for each in found)
-    return Check.of("records", "files", faults, f"{whole:,} of {len(found):,} files have their digests")
+    yield Check.of("records", "files", faults, f"{whole:,} of {len(found):,} files have their digests")
 
 
 def check_run(finished: "FinishedExperiment", seed: int, asked: Asked) -> Iterator[Check]:
@@ -112,6 +117,8 @@ def check_run(finished: "FinishedExperiment", seed: int, asked: Asked) -> Iterat
     one = audited(recorded, record, asked.scratch / f"seed_{seed}")
     chain, prompts = check_chain(one)
     yield from chain
+    if chain[0].state is State.DIFFERS:
+        return
     if not asked.states:
         recorded = replace(recorded, state=asked.scratch / "none")
     possible = whole_steps(recorded)
