@@ -438,7 +438,11 @@ def test_an_edited_result_of_a_tool_is_named_or_said_to_be_input(
         assert checks["gradients and weights"].state is State.EQUAL
         found[result] = checks["results of tools"]
     torch.use_deterministic_algorithms(False)
-    assert _differing(checks) == {"tokens", "results of tools", *(() if repeatable else ("conversations", "advantages", "metrics"))}
+    assert _differing(checks) == {
+        "tokens",
+        "results of tools",
+        *(() if repeatable else ("conversations", "advantages", "metrics")),
+    }
     assert found["42"].state is State.EQUAL
     assert found["43"].state is (State.DIFFERS if repeatable else State.EQUAL)
     assert found["43"].note == ("" if repeatable else "16 are input: their tools give other results each time")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from dagrpo.core.errors import UserError
 from dagrpo.core.escape import one_line
+from dagrpo.core.types import EXCLUDED
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -98,6 +99,8 @@ def compare(where: str, what: str, recorded: "pa.Table", derived: "pa.Table", co
     rows = zip(recorded.to_pylist(), derived.to_pylist(), strict=False)
     for place, (mine, theirs) in enumerate(rows):
         for name in names:
+            if name == "fault" and mine["stop_reason"] == theirs["stop_reason"] == EXCLUDED:
+                continue  # the words of another machine's failure
             if (found := _state(mine[name], theirs[name], ROUNDED.get(name, RELATIVE))) is State.DIFFERS:
                 faults.append(f"{row_name(place, mine)}: {name} is {_pair(mine[name], theirs[name])}")
             state = found if found is State.WITHIN else state

@@ -53,15 +53,7 @@ from dagrpo_replay.recorded_run import RecordedRun
 
 # Columns of a step's table by what they are derived from.
 PROMPTS = (
-    "step",
-    "task",
-    "problem_index",
-    "sample_index",
-    "prompt",
-    "prompt_ids",
-    "question",
-    "ground_truth",
-    "verifier",
+    *("step", "task", "problem_index", "sample_index", "prompt", "prompt_ids", "question", "ground_truth", "verifier"),
 )
 TOKENS = (
     *("sampling_seed", "completion_ids", "samples", "completion", "messages", "turns", "finish_reason"),
@@ -394,10 +386,11 @@ def _check_update(one: Audited, sampled: _Sampled, found: StepCheck) -> Iterator
     where = f"{one.where}, step {sampled.step}"
     if _without_servers(one.run.reward) is not one.run.reward:
         return
-    if sum(sampled.rollouts.lengths) != len(found.stats.advantages):
+    advantages = found.stats.advantages
+    if advantages is None or sum(sampled.rollouts.lengths) != len(advantages):
         yield Check.of(where, "metrics", ["the derived attempts have another number of tokens than the recorded ones"])
         return
-    rollouts = replace(sampled.rollouts, advantages=found.stats.advantages)
+    rollouts = replace(sampled.rollouts, advantages=advantages)
     yield figures(where, "metrics", one.metrics[sampled.step], step_metrics(rollouts, found.stats))
 
 
