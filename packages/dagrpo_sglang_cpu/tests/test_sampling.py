@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 import torch
 from dagrpo_sglang_cpu import sampling
-from dagrpo_sglang_cpu.murmur import murmur_hash32
 from dagrpo_sglang_cpu.sampling import draw, draw_from_probs, draw_in_slices
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from dagrpo.utils.murmur import murmur_hash32
 
 LARGEST = 2**32 - 1
 

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dagrpo_sglang_cpu.murmur import Words, hash_rows, hash_vocabulary
+from dagrpo.utils.murmur import Words, hash_rows, hash_vocabulary
 
 SLICE_TOKENS = 1 << 18  # worked on at a time: what stays in the processor's cache
 LARGEST = np.iinfo(np.uint32).max

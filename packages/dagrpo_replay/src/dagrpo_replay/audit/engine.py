@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
-from dagrpo_sglang_cpu.murmur import murmur_hash32
 from torch import Tensor
 from torch.nn.functional import linear
 
@@ -28,6 +27,7 @@ from dagrpo.core.types import Completion, SamplingRequest, ScoringRequest
 from dagrpo.engine.interface import RolloutEngine
 from dagrpo.rollout.sampling import sampling_seed
 from dagrpo.utils.files import read_object
+from dagrpo.utils.murmur import murmur_hash32
 from dagrpo_replay.audit.checks import row_name
 
 # Rounding of a logit, by the type in which the engine computes, as a share of the position's largest: the margin of a sum and of a

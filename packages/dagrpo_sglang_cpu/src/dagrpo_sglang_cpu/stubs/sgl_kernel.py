@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from dagrpo_sglang_cpu.murmur import murmur_hash32
+from dagrpo.utils.murmur import murmur_hash32
 
 OPERATOR = "sgl_kernel::murmur_hash32_cpu"
 # SGLang's Qwen3.5 takes these from torch.ops when it is imported, and what prepares the pictures of any Qwen-VL imports it.

@@ -4,9 +4,10 @@ import struct
 
 import pytest
 import torch
-from dagrpo_sglang_cpu.murmur import murmur_hash32
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from dagrpo.utils.murmur import murmur_hash32
 
 MASK = 0xFFFFFFFF
 
