@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from dagrpo.utils.environment import environment, environment_tags, kind_of_processor
+from dagrpo.utils.environment import environment, environment_tags, has_avx2, kind_of_processor
 from dagrpo.utils.locks import Process
 from dagrpo.utils.portable import SWITCH, VARIABLES, compute_portably, is_portable
 
@@ -54,7 +54,7 @@ def test_what_a_model_computes_on_a_cpu_belongs_to_its_kind_of_processor_unless_
         == environment_tags(Path())["hardware.instructions"]
         == kind_of_processor()
     )
-    assert environment(on_gpu=True, portable=True)["arithmetic"] == "portable"
+    assert environment(on_gpu=True, portable=True)["arithmetic"] == ("portable" if has_avx2() else kind_of_processor())
     assert "arithmetic" not in environment(on_gpu=False), "nothing is computed"
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     assert "arithmetic" not in environment(on_gpu=True, portable=True), "a GPU computes"
@@ -71,7 +71,21 @@ def test_arithmetic_is_portable_if_the_run_says_so_whatever_another_has_left(mon
     compute_portably(False)
     assert (is_portable(), os.environ["MKL_CBWR"]) == (False, "AVX2"), "the user's"
     compute_portably(True)
-    assert is_portable()
+    assert is_portable() == has_avx2()
+
+
+def test_a_processor_without_avx2_computes_as_without_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "cpuinfo").write_text("processor\t: 0\nFeatures\t: fp asimd\n")
+    monkeypatch.setattr("dagrpo.utils.environment.PROCESSOR", tmp_path / "cpuinfo")
+    kind_of_processor.cache_clear()
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    try:
+        compute_portably(True)
+        assert not is_portable()
+        assert environment(on_gpu=True, portable=True)["arithmetic"] == kind_of_processor()
+    finally:
+        monkeypatch.undo()
+        kind_of_processor.cache_clear()
 
 
 def test_a_process_is_gone_when_it_has_ended_also_before_it_is_waited_for_or_its_number_is_used_again() -> None:

@@ -30,7 +30,7 @@ def environment(
     `computes` without a model. packages: those of the stage's plug-ins, in addition.
     """
     device = "gpu" if on_gpu and visible_devices() else "cpu"
-    arithmetic = "portable" if portable else kind_of_processor()
+    arithmetic = "portable" if portable and has_avx2() else kind_of_processor()
     installed = {name: installed for name in dict.fromkeys((*PACKAGES, *packages)) if (installed := version_of(name))}
     return {
         "python": platform.python_version(),
@@ -46,6 +46,11 @@ def kind_of_processor() -> str:
     """Return the vendor and the instruction sets by which libraries choose their kernels, such as "AuthenticAMD avx2 avx512f"."""
     vendor, flags = (_first_match("", PROCESSOR, rf"^{key}\s*: (.+)$").get("", "") for key in ("vendor_id", "flags"))
     return " ".join([vendor or platform.machine(), *(name for name in INSTRUCTIONS if name in flags.split())])
+
+
+def has_avx2() -> bool:
+    """Return True if this processor has the instructions of portable arithmetic."""
+    return "avx2" in kind_of_processor().split()
 
 
 def version_of(package: str) -> str | None:

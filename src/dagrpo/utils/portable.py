@@ -10,6 +10,8 @@ import warnings
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from dagrpo.utils.environment import has_avx2
+
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
@@ -32,8 +34,11 @@ def is_portable() -> bool:
 
 
 def compute_portably(on: bool) -> None:
-    """Limit the instructions of libraries imported after this, in this process and its children. `on`: runtime.portable_arithmetic."""
-    if on:
+    """Limit the instructions of libraries imported after this, in this process and its children.
+
+    `on`: runtime.portable_arithmetic; it has no effect on a processor without AVX2.
+    """
+    if on and has_avx2():
         os.environ.update(VARIABLES)
     elif is_portable():  # by a variable that another run has left
         for name in VARIABLES:

@@ -174,9 +174,9 @@ class Runtime(Section):
         "(a cache hit); false: make them again.",
     )
     portable_arithmetic: bool = Field(
-        False,
+        True,
         description="Compute on a CPU so that every x86-64 processor with AVX2 gives the same bytes in float32, whatever its vendor and "
-        "its further instructions; an update takes about a tenth longer. Changes the last bits. Without effect on what a GPU computes.",
+        "its further instructions. Changes the last bits. Without effect on other processors and on what a GPU computes.",
     )
     grace_seconds: Annotated[float, Field(gt=0, le=3600)] = Field(
         20.0,
