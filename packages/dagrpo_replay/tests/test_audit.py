@@ -7,6 +7,7 @@ import json
 import os
 import random
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -32,8 +33,12 @@ from dagrpo.checkpoints.tokenizers import load_tokenizer
 from dagrpo.core.errors import UserError
 from dagrpo.core.types import Completion, SamplingRequest, ScoringRequest
 from dagrpo.data.schema import to_table
+from dagrpo.evaluation.sampling import SplitAttempts, attempt_unseen
+from dagrpo.evaluation.sampling import read_prompts as read_evaluation_prompts
 from dagrpo.models.fresh import make_fresh
 from dagrpo.pipeline.changes.executions import read_record
+from dagrpo.rollout.build_table import rollout_table
+from dagrpo.rollout.sampling import Sampling
 from dagrpo.tools import TOOLS
 from dagrpo.trainer.clock import Clock
 from dagrpo.trainer.config.training import Training
@@ -53,7 +58,7 @@ from dagrpo_publish.crate.writing import metadata
 from dagrpo_replay.audit.checks import Asked, Check, State, naming_errors
 from dagrpo_replay.audit.command import audit, check_run
 from dagrpo_replay.audit.engine import deriving_engine, open_teacher_engine
-from dagrpo_replay.audit.run import Audited, audited, check_chain, check_steps
+from dagrpo_replay.audit.run import Audited, audited, check_chain, check_steps, write_results
 from dagrpo_replay.audit.stages import check_evaluations, check_stages
 from dagrpo_replay.command import restart_portably
 from dagrpo_replay.half_steps import rows_with_advantages
@@ -145,6 +150,11 @@ def test_nothing_differs_in_a_run_that_nobody_has_touched(experiment: Path) -> N
     assert record["result"] in str(metadata(finished, {}, {}))
     _forge(RUN / "rollouts" / step_file(1), lambda rows: rows[::-1])
     assert read_finished(NAME).audit == "", "it was of other records"
+
+
+def test_an_audit_does_without_the_package_that_only_machines_without_a_gpu_have() -> None:
+    program = "import sys; sys.modules['dagrpo_sglang_cpu'] = None; import dagrpo_replay.audit.stages"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 
 @pytest.mark.parametrize("character", ["`", "\n", "\x1b"])
@@ -446,3 +456,34 @@ def test_an_edited_result_of_a_tool_is_named_or_said_to_be_input(
     assert found["42"].state is State.EQUAL
     assert found["43"].state is (State.DIFFERS if repeatable else State.EQUAL)
     assert found["43"].note == ("" if repeatable else "16 are input: their tools give other results each time")
+
+
+def test_attempts_of_an_evaluation_are_derived_from_recorded_results_of_tools_that_must_not_run(
+    run_with_a_tool: TrainingRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, kind = run_with_a_tool, replace(TOOLS.get("calculator"), repeatable=lambda config: False)
+    attempts = SplitAttempts(
+        model=run.initial,
+        split=run.train_split,
+        conversation=run.rollout,
+        sampling=Sampling(
+            samples=2, greedy=True, temperature=1.0, top_p=1.0, top_k=-1, max_new_tokens=120, lockstep=True
+        ),
+        seeds=(0, SEED),
+        engine=run.runtime.engine,
+        dtype="float32",
+        server_log=tmp_path / "log",
+        agent_folder=tmp_path / "live",
+    )
+    tokenizer = load_tokenizer(run.initial)
+    prompts = read_evaluation_prompts(attempts, tokenizer)[2:4]
+    monkeypatch.setattr(TOOLS, "get", lambda name: kind)
+    engine = CallingEngine(run.initial, [])
+    engine.fill(open_tensors(run.initial))
+    live = rollout_table(attempt_unseen(prompts, attempts, engine, tokenizer, what="live"))
+    assert {call["result"] for calls in live["calls"].to_pylist() for call in calls} == {"42"}
+
+    kind = replace(kind, open=lambda config, place: pytest.fail("it must not run"))
+    again = replace(attempts, replays=True, agent_folder=tmp_path / "again")
+    assert write_results(live.to_pylist(), 3, prompts, again.conversation, again.agent_folder) == live.num_rows == 6
+    assert rollout_table(attempt_unseen(prompts, again, engine, tokenizer, what="again")).equals(live)
