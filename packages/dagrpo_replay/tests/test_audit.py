@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -39,7 +40,7 @@ from dagrpo.models.fresh import make_fresh
 from dagrpo.pipeline.changes.executions import read_record
 from dagrpo.rollout.build_table import rollout_table
 from dagrpo.rollout.sampling import Sampling
-from dagrpo.tools import TOOLS
+from dagrpo.tools import TOOLS, CallContext, StatelessTool
 from dagrpo.trainer.clock import Clock
 from dagrpo.trainer.config.training import Training
 from dagrpo.trainer.run import TrainingRun, files_in, step_file
@@ -458,14 +459,23 @@ def test_an_edited_result_of_a_tool_is_named_or_said_to_be_input(
     assert found["43"].note == ("" if repeatable else "16 are input: their tools give other results each time")
 
 
+class LongTool(StatelessTool):
+    """Gives results that are cut."""
+
+    async def call(self, function: str, arguments: Mapping[str, Any], context: CallContext) -> str:
+        return "42" * 30
+
+
 def test_attempts_of_an_evaluation_are_derived_from_recorded_results_of_tools_that_must_not_run(
     run_with_a_tool: TrainingRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run, kind = run_with_a_tool, replace(TOOLS.get("calculator"), repeatable=lambda config: False)
+    kind = replace(kind, open=lambda config, place: nullcontext(LongTool()))
+    agent = run.rollout.agent.model_copy(update={"max_result_characters": 16})
     attempts = SplitAttempts(
         model=run.initial,
         split=run.train_split,
-        conversation=run.rollout,
+        conversation=run.rollout.model_copy(update={"agent": agent}),
         sampling=Sampling(
             samples=2, greedy=True, temperature=1.0, top_p=1.0, top_k=-1, max_new_tokens=120, lockstep=True
         ),
@@ -481,7 +491,9 @@ def test_attempts_of_an_evaluation_are_derived_from_recorded_results_of_tools_th
     engine = CallingEngine(run.initial, [])
     engine.fill(open_tensors(run.initial))
     live = rollout_table(attempt_unseen(prompts, attempts, engine, tokenizer, what="live"))
-    assert {call["result"] for calls in live["calls"].to_pylist() for call in calls} == {"42"}
+    assert {call["result"] for calls in live["calls"].to_pylist() for call in calls} == {
+        "42424242[44 characters left out]42424242"
+    }
 
     kind = replace(kind, open=lambda config, place: pytest.fail("it must not run"))
     again = replace(attempts, replays=True, agent_folder=tmp_path / "again")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -49,12 +49,20 @@ class Toolbox:
     """Open tools by the names of their functions."""
 
     def __init__(
-        self, functions: Mapping[str, OpenTool], limits: Limits, slots: Mapping[str, asyncio.Semaphore] = NO_SLOTS
+        self,
+        functions: Mapping[str, OpenTool],
+        limits: Limits,
+        slots: Mapping[str, asyncio.Semaphore] = NO_SLOTS,
+        replayed: Collection[str] = (),
     ) -> None:
-        """Collect open tools. slots: the number of calls of a function that may run at the same time, if limited."""
+        """Collect open tools.
+
+        slots: the number of calls of a function that may run at the same time, if limited. replayed: functions with results that are cut.
+        """
         self._functions = functions
         self._limits = limits
         self._slots = slots
+        self._replayed = replayed
 
     async def answer(self, turn: Turn, session: Session) -> list[ToolCall]:
         """Return every call of a turn with its result, in order. Raises InfrastructureFailure if one fails again and again."""
@@ -64,7 +72,8 @@ class Toolbox:
             async with slots:
                 start = time.perf_counter()
                 outcome = await self._outcome(call, _context(session, turn, index))
-                text = shortened(outcome.result, self._limits)
+                is_cut = call.name in self._replayed and outcome.status in ("ok", "failed", "timed_out")
+                text = outcome.result if is_cut else shortened(outcome.result, self._limits)
                 return replace(_recorded(turn, call, outcome.status), result=text, seconds=time.perf_counter() - start)
 
         return await all_of(one(index, call) for index, call in enumerate(turn.answer.calls))
@@ -155,6 +164,7 @@ async def open_toolbox(limits: Limits, context: AgentContext) -> AsyncIterator[T
     place = ToolPlace(folder=context.folder, passages=context.passages)
     functions: dict[str, OpenTool] = {}
     slots: dict[str, asyncio.Semaphore] = {}
+    replayed = set[str]()
     async with AsyncExitStack() as stack:
         for name, config in context.tools.items():
             kind = TOOLS.get(name)
@@ -170,6 +180,7 @@ async def open_toolbox(limits: Limits, context: AgentContext) -> AsyncIterator[T
                 if function.name in functions:
                     raise UserError(f"two tools offer the function {function.name}: leave {name} out, or rename it.")
                 functions[function.name] = tool
+                replayed |= {function.name} if is_missing else set()
                 if (most := kind.parallel(config)) is not None:
                     slots[function.name] = asyncio.Semaphore(most)
-        yield Toolbox(functions, limits, slots)
+        yield Toolbox(functions, limits, slots, replayed)
