@@ -56,6 +56,7 @@ from dagrpo.utils.tables import read_parquet, write_parquet
 from dagrpo_publish.cards import Publication, model_card
 from dagrpo_publish.crate.finished import read_finished
 from dagrpo_publish.crate.writing import metadata
+from dagrpo_replay import command
 from dagrpo_replay.audit.checks import Asked, Check, State, naming_errors
 from dagrpo_replay.audit.command import audit, check_run
 from dagrpo_replay.audit.engine import deriving_engine, open_teacher_engine
@@ -169,7 +170,9 @@ def test_a_portable_audit_starts_again_with_the_variables_that_numpy_reads_when_
 ) -> None:
     started = list[tuple[str, list[str], dict[str, str]]]()
     monkeypatch.setattr(os, "execve", lambda *started_with: started.append(started_with))
-    monkeypatch.setattr(sys, "argv", ["dagrpo", "audit", NAME])
+    monkeypatch.setattr(command, "has_avx2", lambda: True)
+    restart_portably(True)  # of a program that is not dagrpo
+    monkeypatch.setattr(sys, "argv", ["bin/dagrpo", "audit", NAME])
     restart_portably(False)
     assert not started
     restart_portably(True)

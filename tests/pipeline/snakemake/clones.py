@@ -33,7 +33,11 @@ TINY = {
         "evaluate_every": 3,
         "evaluation_problems": 5,
     },
-    "runtime": {"engine": {"max_total_tokens": 8192, "max_running_requests": 64}, "training": {"save_every": 2}},
+    "runtime": {
+        "engine": {"max_total_tokens": 8192, "max_running_requests": 64},
+        "training": {"save_every": 2},
+        "portable_arithmetic": False,  # tests compute parts of it again in their own process
+    },
     "evaluation": {"sampling": {"samples": 2}, "scoring": {"bootstrap_draws": 100}},
 }
 

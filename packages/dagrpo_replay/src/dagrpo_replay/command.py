@@ -13,7 +13,8 @@ from dagrpo.cli.shared import Run, Seed
 from dagrpo.cli.show.command import run_folder
 from dagrpo.core.errors import UserError
 from dagrpo.utils.console import VisibleConsole
-from dagrpo.utils.portable import PORTABLE_CPU, VARIABLES
+from dagrpo.utils.environment import has_avx2
+from dagrpo.utils.portable import PORTABLE_CPU, VARIABLES, compute_portably
 
 if TYPE_CHECKING:
     from dagrpo.trainer.state.digest_table import Computed
@@ -37,14 +38,16 @@ def replay(
     numbers = require_recorded(recorded, [recorded.steps] if steps is None else steps_of(steps))
     computed = recorded.computed(numbers)
     restart_portably(computed.device == PORTABLE_CPU)
+    compute_portably(computed.device == PORTABLE_CPU)
     if computed.processes > 1 and "WORLD_SIZE" not in os.environ:
         raise typer.Exit(_in_processes(computed, recorded.folder, numbers))
     _replay(recorded, numbers, computed)
 
 
 def restart_portably(on: bool) -> None:
-    """Run this command in the place of this process with portable arithmetic, unless it has it: numpy is imported, with other kernels."""
-    if on and not VARIABLES.items() <= os.environ.items():
+    """Begin this command again with portable arithmetic, as numpy is imported; within another program than dagrpo do nothing."""
+    is_program = sys.argv[0].endswith(("/dagrpo", "/dagrpo/__main__.py"))
+    if on and is_program and has_avx2() and not VARIABLES.items() <= os.environ.items():
         os.execve(sys.executable, [sys.executable, "-P", "-m", "dagrpo", *sys.argv[1:]], os.environ | VARIABLES)
 
 

@@ -48,6 +48,7 @@ def profile(
     from dagrpo.utils.console import plain_console, say
     from dagrpo.utils.devices import own_devices
     from dagrpo.utils.machine import fix_threads
+    from dagrpo.utils.portable import compute_portably
     from dagrpo_replay.command import restart_portably
     from dagrpo_replay.train import training_run
 
@@ -66,6 +67,7 @@ def profile(
         run = training_run(params, seed, Path(scratch))
         threads = threads_of(STAGE, run.runtime)
         fix_threads(threads)
+        compute_portably(params.runtime.portable_arithmetic)
         say(f"{params.experiment.name}: one step to warm up, then {steps} measured, in one process")
         measured = measure(run, steps, trace, threads)
     plain_console().print(parts_table(measured))

@@ -42,6 +42,7 @@ def train(
     from dagrpo.pipeline.declaration import threads_of
     from dagrpo.pipeline.stages.train import STAGE
     from dagrpo.utils.machine import fix_threads
+    from dagrpo.utils.portable import compute_portably
 
     if rollouts_only == (from_rollouts is not None):
         raise UserError(
@@ -55,6 +56,7 @@ def train(
     tables = None if from_rollouts is None else tables_in(from_rollouts, numbers)
     threads = threads_of(STAGE, run.runtime)
     fix_threads(threads)
+    compute_portably(params.runtime.portable_arithmetic)
 
     from dagrpo.trainer.state.states import named
     from dagrpo.utils.determinism import compute_deterministically, explained

@@ -17,6 +17,7 @@ from dagrpo.core.errors import UserError
 from dagrpo.core.escape import one_line
 from dagrpo.utils.console import plain_console
 from dagrpo.utils.files import write_json
+from dagrpo.utils.portable import compute_portably
 from dagrpo.utils.tempdirs import temporary_folder
 from dagrpo_replay.audit.checks import Asked, Check, State, naming_errors
 from dagrpo_replay.command import STEPS, restart_portably, steps_of
@@ -55,7 +56,9 @@ def audit(
     seeds = finished.params.experiment.seeds
     if seed is not None and seed not in seeds:
         raise UserError(f"--seed {seed}: {experiment} has the seeds {', '.join(map(str, seeds))}: name one of them.")
-    restart_portably(any(record.environment.get("arithmetic") == "portable" for record in finished.records))
+    is_portable = any(record.environment.get("arithmetic") == "portable" for record in finished.records)
+    restart_portably(is_portable)
+    compute_portably(is_portable)
     AUDITS.mkdir(parents=True, exist_ok=True)
     with temporary_folder(AUDITS, "audit") as scratch:
         dice = random.Random(text)
