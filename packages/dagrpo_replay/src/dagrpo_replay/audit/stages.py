@@ -16,6 +16,8 @@ from dagrpo.evaluation.sampling import attempt_unseen, read_prompts
 from dagrpo.pipeline.changes.executions import ExecutionRecord
 from dagrpo.pipeline.dag import PlannedJob, planned_jobs
 from dagrpo.pipeline.declaration import PROVENANCE_OUTPUT, RAW, Job, threads_of
+from dagrpo.pipeline.identity import code_digest
+from dagrpo.pipeline.job_files import code_files
 from dagrpo.pipeline.stages import all_stages
 from dagrpo.pipeline.stages.sample import attempts_of
 from dagrpo.rollout.build_table import rollout_table
@@ -80,8 +82,10 @@ def check_stages(finished: Finished, asked: Asked) -> Iterator[Check]:
             yield Check.unchecked(record.what, "made again", reason)
             continue
         files = [path for name, paths in plan.outputs.items() if name != PROVENANCE_OUTPUT for path in paths]
+        is_todays = record.code == code_digest(code_files(finished.params, all_stages()[record.stage]))
+        how = "" if is_todays else ", with code other than on record"
         faults = _run_again(job) or [
-            f"{path} is not what {record.what} makes of its inputs"
+            f"{path} is not what {record.what} makes of its inputs{how}"
             for path in files
             if not (asked.scratch / path).is_file() or sha256_of(asked.scratch / path) != _digest(path)
         ]
