@@ -11,7 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +39,7 @@ from dagrpo.evaluation.sampling import read_prompts as read_evaluation_prompts
 from dagrpo.models.fresh import make_fresh
 from dagrpo.pipeline.changes.executions import read_record
 from dagrpo.rollout.build_table import rollout_table
-from dagrpo.rollout.sampling import Sampling
+from dagrpo.rollout.sampling import Sampling, sampling_seed
 from dagrpo.tools import TOOLS, CallContext, StatelessTool
 from dagrpo.trainer.clock import Clock
 from dagrpo.trainer.config.training import Training
@@ -57,11 +57,11 @@ from dagrpo_publish.cards import Publication, model_card
 from dagrpo_publish.crate.finished import read_finished
 from dagrpo_publish.crate.writing import metadata
 from dagrpo_replay import command
-from dagrpo_replay.audit.checks import Asked, Check, State, naming_errors
+from dagrpo_replay.audit.checks import Asked, Check, State, figures, naming_errors
 from dagrpo_replay.audit.command import audit, check_run
 from dagrpo_replay.audit.engine import deriving_engine, open_teacher_engine
 from dagrpo_replay.audit.run import Audited, audited, check_chain, check_steps, write_results
-from dagrpo_replay.audit.stages import check_evaluations, check_stages
+from dagrpo_replay.audit.stages import check_evaluations, check_files, check_records, check_stages
 from dagrpo_replay.command import restart_portably
 from dagrpo_replay.half_steps import rows_with_advantages
 from dagrpo_replay.recomputation import Recomputation
@@ -253,7 +253,7 @@ def test_attempts_of_older_or_newer_weights_are_named(
     one = _one(tmp_path)
     recomputation = Recomputation(one.recorded, single_process())
     assert not [each for each in recomputation.up_to(updates) if each.difference]
-    before = read_parquet(one.table(2))
+    before = read_parquet(one.recorded.table(2))
     with GatheredWeights(recomputation.policy.model, torch.float32, single_process()).reading() as tensors:
         engine = deriving_engine(one.run.initial, tensors, dtype="float32", head_dtype=None, version="step_1")
     drawn = PromptSampler(one.prompts, one.run.training, SEED, finished=1)
@@ -263,7 +263,7 @@ def test_attempts_of_older_or_newer_weights_are_named(
     update = recomputation.policy.policy_update(one.recorded.digests[2].computed.budget)
     forged = rows_with_advantages(rollouts, update)
     assert (forged["completion_ids"] == before["completion_ids"]) == (not found)
-    _forge(one.table(2), lambda rows: [{**row, "weight_version": "step_1"} for row in forged.to_pylist()])
+    _forge(one.recorded.table(2), lambda rows: [{**row, "weight_version": "step_1"} for row in forged.to_pylist()])
     checks = _trained(tmp_path, 2)
     assert {"tokens"} & _differing(checks) == found
 
@@ -361,6 +361,120 @@ def test_a_completion_of_an_evaluation_that_the_checkpoint_did_not_draw_is_named
     tokens = [check for check in checks if check.what == "tokens"]
     assert [check.state for check in tokens] == [State.EQUAL, State.DIFFERS]
     assert "row 5 " in tokens[1].faults[0]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda record: record.update(stage="train"),
+        lambda record: record.update(seed=SEED + 1),
+        lambda record: record.update(outputs={f"{path}.honest": d for path, d in record["outputs"].items()}),
+        lambda record: record["inputs"].popitem(),
+        lambda record: record["params"]["evaluation"]["sampling"].pop("temperature"),
+    ],
+)
+def test_a_record_of_another_job_or_of_other_files_is_named(
+    change: Callable[[dict[str, Any]], None], experiment: Path
+) -> None:
+    _changed_json(provenance := EVALUATION / "completions.provenance.json", change)
+    assert str(provenance) in check_records(read_finished(NAME)).faults[0]
+
+
+def test_the_completions_that_were_scored_are_audited(experiment: Path, tmp_path: Path) -> None:
+    """And not those that their record names, nor those of which it says that no stage of sampling made them."""
+    _forge(EVALUATION / "completions.parquet", _other_token)
+    for change in ({"outputs": {f"{EVALUATION}/honest.parquet": ""}}, {"stage": "train"}):
+        _changed_json(EVALUATION / "completions.provenance.json", lambda record: record.update(change))  # noqa: B023
+    checks = check_evaluations(read_finished(NAME), (SEED,), _asked(tmp_path))
+    assert [check.state for check in checks if check.what == "tokens"] == [State.EQUAL, State.DIFFERS]
+
+
+def test_the_seeds_of_all_attempts_of_an_evaluation_are_derived(experiment: Path, tmp_path: Path) -> None:
+    """Of problems that are not drawn, too."""
+    _forge(EVALUATION / "completions.parquet", _other_seed)
+    checks = check_evaluations(read_finished(NAME), (SEED,), replace(_asked(tmp_path), share=0.0))
+    due = [check for check in checks if check.what == "problems and seeds"]
+    assert [check.state for check in due] == [State.EQUAL, State.DIFFERS]
+    assert "row 5 " in due[1].faults[0]
+
+
+def test_another_chat_template_beside_the_trained_weights_is_named(experiment: Path, tmp_path: Path) -> None:
+    template = RUN / "policy/chat_template.jinja"
+    text = template.read_text()
+    template.unlink()
+    template.write_text("The answer is 42." + text)
+    manifest = read_json(RUN / "policy" / MANIFEST)
+    manifest["files"][template.name] = asdict(entry_of(template))
+    _write(RUN / "policy" / MANIFEST, manifest)
+    _seal()
+    assert check_files(_one(tmp_path)).faults == (f"{template} is not the initial checkpoint's",)
+
+
+def test_a_tokenizer_file_that_no_manifest_lists_is_named(experiment: Path, tmp_path: Path) -> None:
+    (RUN / "exported/added_tokens.json").write_text("{}")
+    checks = [*naming_errors("", check_evaluations(read_finished(NAME), (SEED,), _asked(tmp_path)))]
+    assert "added_tokens.json is not in" in checks[-1].faults[0]
+
+
+def test_a_group_that_was_discarded_without_dynamic_sampling_is_named(experiment: Path, tmp_path: Path) -> None:
+    one = _one(tmp_path)
+    sampler = PromptSampler(one.prompts, one.run.training, SEED, finished=STEPS - 1)
+    prompt = sampler.draw(9, STEPS - 1)[-1].prompt
+
+    def with_a_group(rows: Rows) -> Rows:
+        own = {"problem_index": prompt.index, "question": prompt.row.question, "ground_truth": prompt.row.ground_truth}
+        seeds = [sampling_seed(SEED, "rollout", STEPS - 1, 8, sample) for sample in range(4)]
+        more = [own | {"sampling_seed": seed, "discarded": True} for seed in seeds]
+        return rows + [row | new for row, new in zip(rows[:4], more, strict=True)]
+
+    _forge(one.recorded.table(STEPS), with_a_group)
+    checks, _ = check_chain(_one(tmp_path))
+    assert [check.faults for check in checks] == [
+        (),
+        (f"step {STEPS}: 32 of 36 attempts are learned from, and 8 groups of 4 are due",),
+    ]
+
+
+def test_a_second_row_of_a_step_in_the_metrics_is_named(experiment: Path, tmp_path: Path) -> None:
+    """The report draws it, and the one that is compared is the last."""
+    _forge(RUN / "metrics.parquet", lambda rows: [rows[0] | {"reward/mean": 1.0}, *rows])
+    assert "metrics.parquet 1, 1, 2, ... (9)" in check_chain(_one(tmp_path))[0][0].faults[0]
+
+
+def test_a_table_that_makes_a_library_fail_is_named(experiment: Path, tmp_path: Path) -> None:
+    table = read_parquet(RUN / "metrics.parquet").drop_columns(["step"])
+    (RUN / "metrics.parquet").unlink()
+    write_parquet(RUN / "metrics.parquet", table)
+    _seal()
+    assert "KeyError" in _trained(tmp_path, 1)["files"].faults[0]
+
+
+@pytest.mark.parametrize(
+    "agent",
+    [
+        {"name": "program", "command": ["touch", "forged"]},
+        {"name": "environment", "environment": "forged:Environment"},
+    ],
+)
+def test_code_and_commands_of_the_author_are_refused(
+    agent: dict[str, Any], experiment: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(experiment)
+    Path("forged.py").write_text("open('forged', 'w')\n")
+    for provenance in provenances_of(NAME):
+        record = read_json(provenance)
+        if "agent" in record["params"].get("rollout", {}):
+            record["params"]["rollout"]["agent"] = agent
+            _write(provenance, record)
+    app = typer.Typer()
+    app.command()(audit)
+    with pytest.raises(UserError, match="--trusted"):
+        CliRunner().invoke(app, [NAME], catch_exceptions=False)
+    assert not Path("forged").exists()
+
+
+def test_no_number_is_near_an_infinite_one() -> None:
+    assert figures("", "", {"loss": 1.0}, {"loss": float("inf")}).state is State.DIFFERS
 
 
 def _audited_world(run: TrainingRun, tmp_path: Path) -> Audited:

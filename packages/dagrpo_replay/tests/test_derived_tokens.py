@@ -32,6 +32,7 @@ def _engine(initial: Path, dtype: str = "float32", turns: dict[int, Turn] | None
         *(({}, dtype) for dtype in ("float32", "float16", "bfloat16")),
         *(({"temperature": 0.0}, dtype) for dtype in ("float32", "bfloat16")),
         *((limits, "float32") for limits in ({"top_k": 5}, {"top_k": 9, "top_p": 0.5}, {"top_p": 0.9})),
+        *((limits, "bfloat16") for limits in ({"top_k": 5}, {"top_p": 0.9})),
     ],
 )
 def test_a_completion_is_explained_and_any_other_token_is_not(
@@ -60,6 +61,34 @@ def test_another_sampling_mask_is_named(initial: Path) -> None:
     engine = _engine(initial, turns={request.seed: turn})
     engine.generate([request])
     assert "row 0: the sampling mask of token 0 is another one" in engine.explained.faults
+
+
+def test_masks_that_nobody_asked_for_are_named(initial: Path) -> None:
+    """With them any logprob is derived."""
+    (written,) = _engine(initial).generate([replace(REQUEST, max_new_tokens=1)])
+    turn = Turn(name="row 0", token_ids=written.token_ids, logprobs=(0.0,), support=(written.token_ids,))
+    engine = _engine(initial, turns={REQUEST.seed: turn})
+    engine.generate([replace(REQUEST, max_new_tokens=1)])
+    assert "row 0: it has sampling masks, and none are due" in engine.explained.faults
+    assert any("the logprob of token 0 is 0.0000" in each for each in engine.explained.faults)
+
+
+def test_a_token_that_is_never_drawn_widens_no_margin(initial: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a model that was made for it: one logit is so low that a share of it would explain any token."""
+    logits = DerivingEngine._logits
+
+    def with_a_low_one(engine: DerivingEngine, token_ids: Any, count: int) -> Any:
+        found = logits(engine, token_ids, count).clone()
+        found[:, 0] = -1e9
+        return found
+
+    monkeypatch.setattr(DerivingEngine, "_logits", with_a_low_one)
+    (written,) = _engine(initial).generate([REQUEST])
+    other = (*written.token_ids[:2], (written.token_ids[2] + 100) % 200 + 4, *written.token_ids[3:])
+    turn = Turn(name="row 0", token_ids=other, logprobs=written.logprobs, support=())
+    engine = _engine(initial, turns={REQUEST.seed: turn})
+    engine.generate([REQUEST])
+    assert engine.explained.faults[0].startswith(f"row 0: token 2 is {other[2]}, and weights and seed give ")
 
 
 def test_an_end_that_the_engine_would_not_have_written_is_named(initial: Path) -> None:

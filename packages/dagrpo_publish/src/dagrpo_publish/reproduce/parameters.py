@@ -2,7 +2,7 @@
 
 import re
 import sysconfig
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from dagrpo.utils.yaml_text import yaml_value
 from dagrpo_publish.crate.finished import recorded_params
 from dagrpo_publish.crate.reading import Crate
 
+REMEDY = "read it, and if you want it, give it yourself, --set {key}=..."
 WORD = "reproduced"  # after the ~ in the name of the run
 # What a machine alone knows: taken from params.yaml here.
 OF_THE_MACHINE = (
@@ -70,7 +71,7 @@ def parameters(crate: Crate, place: Path, here: Params, given: Sequence[str]) ->
     values = merged(values, {"runtime": {"reuse": False}})  # to compute it again is the purpose
     chosen = dict(_given(each) for each in given)
     values = with_keys(values, chosen)
-    _require_nothing_outside(values, chosen)
+    require_nothing_outside(values, chosen)
     name = f"{crate.experiment.partition(TRY)[0]}{TRY}{WORD}"
     values = merged(values, {"experiment": {"name": name}})
     known = {file: digest for files in crate.code.values() for file, digest in files.items()}
@@ -97,27 +98,27 @@ def _given(text: str) -> tuple[str, Any]:
     return key, yaml_value(value, text, f"--set {text}: the value is not valid YAML", "correct it")
 
 
-def _require_nothing_outside(values: Mapping[str, Any], chosen: Mapping[str, Any]) -> None:
-    """Raise UserError for a command, or a path or an address that leads out of this folder, unless it is one of `chosen`."""
+def require_nothing_outside(
+    values: Mapping[str, Any], chosen: Collection[str], owner: str = "The crate", remedy: str = REMEDY
+) -> None:
+    """Raise UserError for a command, or a path or an address that leads out of this folder, unless its key is one of `chosen`."""
     own = (*chosen, *OF_THE_MACHINE)
     is_environment = _section(dict(values), ["rollout", "agent"]).get("name") == "environment"
     for key, value in _nested(values):
         if any(key == each or key.startswith(f"{each}.") for each in own):
             continue
+        ask = remedy.format(key=key)
         if key.endswith(FOR_PROGRAMS) and value:
             raise UserError(
-                f"The crate would hand {brief(value)} to a program ({key}). A crate is not trusted with that: read it, and if you want "
-                f"to run it, give it yourself, --set {key}=..."
+                f"{owner} would hand {brief(value)} to a program ({key}), and is not trusted with that: {ask}"
             )
         is_class = is_environment and key == "rollout.agent.environment" and ":" in str(value)  # checked as code
         if key in FIXED and isinstance(value, str) and not is_class and value != FIXED[key][0]:
             usual, purpose = FIXED[key]
-            raise UserError(f"The crate's {key} is {brief(value)}, {purpose}: name yours, --set {key}=..., or {usual}.")
+            raise UserError(f"{owner} has {key}: {brief(value)}, {purpose}, and not {usual}: {ask}")
         for text in value if isinstance(value, list) else [value]:
             if isinstance(text, str) and (_ADDRESS.match(text) or (text and key.endswith(SERVERS))):
-                raise UserError(
-                    f"The crate's {key} is {brief(text)}, a place of another machine: name yours, --set {key}=..., or the same one."
-                )
+                raise UserError(f"{owner} has {key}: {brief(text)}, a place of another machine: {ask}")
 
 
 def _nested(values: Any, key: str = "") -> Iterator[tuple[str, Any]]:

@@ -148,5 +148,5 @@ def _state(mine: Any, theirs: Any, relative: float) -> State:
     if isinstance(mine, float) and isinstance(theirs, float):
         if math.isnan(mine) and math.isnan(theirs):
             return State.EQUAL
-        return State.WITHIN if abs(mine - theirs) <= ABSOLUTE + relative * abs(theirs) else State.DIFFERS
+        return State.WITHIN if math.isclose(mine, theirs, rel_tol=relative, abs_tol=ABSOLUTE) else State.DIFFERS
     return State.DIFFERS

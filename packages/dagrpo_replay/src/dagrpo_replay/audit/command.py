@@ -5,6 +5,7 @@ import secrets
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -15,6 +16,7 @@ from rich.text import Text
 from dagrpo.cli.shared import Finished, Seed, columns, print_json
 from dagrpo.core.errors import UserError
 from dagrpo.core.escape import one_line
+from dagrpo.core.user_code import only_modules
 from dagrpo.utils.console import plain_console
 from dagrpo.utils.files import write_json
 from dagrpo.utils.portable import compute_portably
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from dagrpo_publish.crate.finished import Finished as FinishedExperiment
 
 LONGEST = 400
+REMEDY = "read it, and if you want to run it, add --trusted"
 STYLES = {"differs": "bold red", "not checked": "yellow", "within": "cyan", "equal": "green"}
 
 
@@ -43,6 +46,10 @@ def audit(
         bool, typer.Option("--states", help="begin at saved states: faster, and their weights are not derived")
     ] = False,
     sft: Annotated[bool, typer.Option("--sft", help="run supervised fine-tuning again, too")] = False,
+    trusted: Annotated[
+        bool,
+        typer.Option("--trusted", help="import modules and run programs that its parameters name: you have read them"),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="print the checks as JSON, for programs")] = False,
 ) -> None:
     """Derive an experiment again, from raw rows to scores, a share of its samples included; exit code 1 if anything differs."""
@@ -52,7 +59,10 @@ def audit(
     if not text.isprintable() or "`" in text:
         raise UserError("--draw has a backtick, or a character that cannot be printed: crate and model card quote it.")
     numbers = None if steps is None else steps_of(steps)
-    finished = read_finished(experiment)
+    with nullcontext() if trusted else only_modules(_refuse):
+        finished = read_finished(experiment)
+    if not trusted:
+        _require_nothing_run(finished)
     seeds = finished.params.experiment.seeds
     if seed is not None and seed not in seeds:
         raise UserError(f"--seed {seed}: {experiment} has the seeds {', '.join(map(str, seeds))}: name one of them.")
@@ -68,7 +78,8 @@ def audit(
     scope = () if seed is None else ("--seed", str(seed))
     switches = [name for name, is_on in (("--states", states), ("--sft", sft)) if is_on]
     command = shlex.join(["dagrpo", "audit", experiment, *extent, *scope, *switches, "--draw", text])
-    result = f"{command}: {summarised(checks)}"
+    totals = Counter(check.state for check in checks)
+    result = f"{command}: {', '.join(f'{totals[state]} {state}' for state in State if totals[state])}"
     record = {"records": finished.digest, "result": result, "checks": [asdict(check) for check in checks]}
     write_json(AUDITS / f"{experiment}.json", record)
     if as_json:
@@ -79,10 +90,21 @@ def audit(
         raise typer.Exit(1)
 
 
-def summarised(checks: Sequence[Check]) -> str:
-    """Return a line about all checks."""
-    totals = Counter(check.state.value for check in checks)
-    return ", ".join(f"{totals[name]} {name}" for name in ("equal", "within", "differs", "not checked") if totals[name])
+def _require_nothing_run(finished: "FinishedExperiment") -> None:
+    """Raise UserError if an audit would run code, or read places, that the author of the records has named."""
+    from dagrpo.config.selection import named_code
+    from dagrpo_publish.crate.finished import recorded_params
+    from dagrpo_publish.reproduce.parameters import require_nothing_outside
+
+    values = recorded_params(finished.records, oracles=False)
+    require_nothing_outside(values, (), finished.name, f"{REMEDY}.")
+    kinds = named_code(finished.params, finished.params.experiment.tasks).values()
+    for module in (module for kind in kinds for code in kind for module in code.modules):
+        _refuse(module)
+
+
+def _refuse(module: str) -> None:
+    raise UserError(f"The experiment names code, {one_line(module, LONGEST)}, which an audit would run: {REMEDY}.")
 
 
 def _checks(finished: "FinishedExperiment", seeds: tuple[int, ...], asked: Asked) -> Iterator[Check]:
@@ -108,16 +130,18 @@ def check_run(finished: "FinishedExperiment", seed: int, asked: Asked) -> Iterat
     """Audit the training of one seed."""
     from dagrpo.utils.determinism import compute_deterministically
     from dagrpo.utils.distributed import process_group
-    from dagrpo_replay.audit.run import audited, check_chain, check_steps, whole_steps
+    from dagrpo.utils.provenance import PROVENANCE
+    from dagrpo_replay.audit.run import audited, check_chain, check_files, check_steps, whole_steps
     from dagrpo_replay.recorded_run import read_run
 
     folder, where = Path("results", finished.name, "runs", f"seed_{seed}"), f"train, seed {seed}"
-    record = next(each for each in finished.records if each.stage == "train" and each.seed == seed)
+    record = next(each for each in finished.records if each.provenance == folder / "policy" / PROVENANCE)
     if (backend := record.params["training"]["backend"]["name"]) != "fsdp":
         yield Check.unchecked(where, "steps", f"the backend {backend} computes them in another way")
         return
     recorded = read_run(folder)
     one = audited(recorded, record, asked.scratch / f"seed_{seed}")
+    yield check_files(one)
     chain, prompts = check_chain(one)
     yield from chain
     if chain[0].state is State.DIFFERS:
@@ -135,9 +159,7 @@ def check_run(finished: "FinishedExperiment", seed: int, asked: Asked) -> Iterat
         return
     computed = recorded.digests[chosen[-1]].computed
     if computed.processes > 1:
-        reason = (
-            f"{computed.processes} processes trained it, and an audit is one: `dagrpo replay` computes updates again"
-        )
+        reason = f"{computed.processes} processes trained it, an audit is one: `dagrpo replay` computes updates again"
         yield Check.unchecked(where, "steps", reason)
         return
     compute_deterministically(recorded.rollout.deterministic)

@@ -5,9 +5,10 @@ largest sum. Here the policy reads a recorded completion in one forward pass; ea
 or within a margin of it, as other kernels round differently.
 """
 
+import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -34,7 +35,9 @@ from dagrpo_replay.audit.checks import row_name
 # logprob, and what decides the order of two probabilities.
 MARGINS = {"float32": (1e-4, 2e-6), "float16": (2e-3, 2e-3), "bfloat16": (1.6e-2, 1.6e-2)}
 LARGEST_HASH = 2**32 - 1
+LARGEST_LOGIT = 100.0  # of which a margin is a share: a model may have been made for a wide one
 GENERATION = "generation_config.json"
+OF_A_SUM = 1e-4  # relative: how far another kernel's sum of all probabilities may be
 SLICE = 1 << 24  # sums that are in memory at a time
 
 
@@ -154,6 +157,9 @@ class DerivingEngine:
         if stopped[:1] != [count - 1] and (stopped or count != request.max_new_tokens):
             end = f"goes on after the stop token at place {stopped[0]}" if stopped else "ends without a stop token"
             faults.append(f"{turn.name}: the completion of {count} tokens {end}")
+        if turn.support and not request.support:
+            faults.append(f"{turn.name}: it has sampling masks, and none are due")
+            turn = replace(turn, support=())
         logits = self._logits((*request.input_ids, *turn.token_ids), count + 1)[:-1]
         rows = max(1, SLICE // logits.shape[1])
         for first in range(0, count, rows):
@@ -173,7 +179,7 @@ class DerivingEngine:
     ) -> None:
         """Count the tokens of a slice that begins at place `first`. forms: sums [tokens, vocabulary], of which one explains a token."""
         seen, column = self.explained, tokens[:, None]
-        largest = logits.abs().amax(1).double() / (request.temperature or 1)
+        largest = logits.abs().amax(1).clamp(max=LARGEST_LOGIT).double() / (request.temperature or 1)
         margin = largest * self._margin
         gaps = torch.stack([(each.amax(1) - each.gather(1, column)[:, 0]) for each in forms]).amin(0)
         support = turn.support[first : first + len(tokens)]
@@ -184,9 +190,13 @@ class DerivingEngine:
         near = gaps[(gaps > 0) & (gaps <= margin)]
         seen.near += len(near)
         seen.gap = max(seen.gap, float(near.max()) if len(near) else 0.0)
-        for at in (gaps > margin).nonzero()[:, 0].tolist():
+        for at in (~(gaps <= margin)).nonzero()[:, 0].tolist():
             best = int(forms[0][at].argmax())
-            if _is_tie(logits[at], (int(tokens[at]), best), request, float(largest[at]) * self._tie):
+            place, margins = (
+                len(request.input_ids) - 1 + first + at,
+                (float(margin[at]), float(largest[at]) * self._tie),
+            )
+            if _may_win(logits[at], int(tokens[at]), request, place, margins):
                 seen.ties += 1
             else:
                 seen.faults.append(
@@ -196,8 +206,8 @@ class DerivingEngine:
             left = [set((forms[0][at] > -torch.inf).nonzero()[:, 0].tolist()) for at in range(len(tokens))]
             recorded = [*map(set, support)] or [set[int]()] * len(tokens)
             for at, ids in enumerate(recorded):
-                others = tuple(ids ^ left[at])
-                if others and not _is_tie(logits[at], others, request, float(largest[at]) * self._tie):
+                every, _, _, _, may_stay, stays = _ordered(logits[at], request, float(largest[at]) * self._tie)
+                if not ids ^ left[at] <= {*every[may_stay & ~stays].tolist()}:
                     seen.faults.append(f"{turn.name}: the sampling mask of token {first + at} is another one")
         seen.unlike = max(seen.unlike, float(unlike.max()) if len(unlike) else 0.0)
         for at in (~(unlike <= margin)).nonzero()[:1, 0].tolist():
@@ -257,18 +267,30 @@ def _gumbel(seed: int, position: int, count: int, vocabulary: int) -> Tensor:
     return x.log_().neg_()
 
 
-def _is_tie(logits: Tensor, tokens: tuple[int, ...], request: SamplingRequest, margin: float) -> bool:
-    """Return True if rounding may change the rank of one of the tokens in a draw by rank, or whether it is left at all."""
-    if request.top_k == -1 and request.top_p == 1:
+def _ordered(logits: Tensor, request: SamplingRequest, margin: float) -> tuple[Tensor, ...]:
+    """Return a position's tokens by falling probability: ids, logprobs, the first rank that each may have and the one after its
+    last, whether top_p and top_k may leave it, and whether they do in any case. margin: nats, within which two change places.
+    """
+    logprobs, ids = (logits / request.temperature).log_softmax(-1).sort(descending=True)
+    first = torch.searchsorted(-logprobs, -logprobs - margin)
+    after = torch.searchsorted(-logprobs, -logprobs + margin, right=True)
+    before, slack = logprobs.exp().cumsum(-1) - logprobs.exp(), math.exp(2 * margin + OF_A_SUM)
+    top_k = len(ids) if request.top_k == -1 else request.top_k
+    may_stay = (first < top_k) & (before / slack <= request.top_p)
+    stays = (after <= top_k) & ((before * slack <= request.top_p) | (request.top_p == 1))
+    return ids, logprobs, first, after, may_stay, stays
+
+
+def _may_win(logits: Tensor, token: int, request: SamplingRequest, position: int, margins: tuple[float, float]) -> bool:
+    """Return True if rounding, which changes ranks, may give a token the largest sum of a draw by rank. margins: of a sum, a logprob."""
+    if request.temperature == 0 or (request.top_k == -1 and request.top_p == 1):
         return False
-    ordered, ids = (logits / request.temperature).log_softmax(-1).sort(descending=True)
-    last = int((ordered.exp().cumsum(-1) - ordered.exp() <= request.top_p).sum()) if request.top_p < 1 else len(ordered)
-    last = min(last, len(ordered) if request.top_k == -1 else request.top_k)
-    gaps = (ordered[:-1] - ordered[1:]).tolist()
-    for rank in (int((ids == token).nonzero()[0]) for token in tokens):
-        if any(gap <= margin for gap in gaps[max(rank - 1, 0) : rank + 1]) or rank == last:
-            return True
-    return False
+    ids, logprobs, first, after, may_stay, stays = _ordered(logits, request, margins[1])
+    gumbel, own = _gumbel(request.seed, position, 1, len(ids))[0], int((ids == token).nonzero()[0])
+    best = logprobs[own] + gumbel[first[own] : after[own]].max() + margins[0]
+    rivals = (stays & (logprobs + gumbel > best)).nonzero()[:, 0].tolist()
+    lowest = (logprobs[rank] + gumbel[first[rank] : after[rank]].min() for rank in rivals)
+    return bool(may_stay[own]) and all(bool(each <= best) for each in lowest)
 
 
 def _logprobs(logits: Tensor, request: SamplingRequest, support: Sequence[Any]) -> Tensor:

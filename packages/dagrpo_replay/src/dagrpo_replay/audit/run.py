@@ -15,7 +15,9 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from dagrpo.algorithms.advantages import ADVANTAGES as ADVANTAGE_KINDS
+from dagrpo.checkpoints.folder import ADAPTER, auxiliary_files, copy_auxiliary, set_config_dtype
 from dagrpo.checkpoints.gather import GatheredWeights
+from dagrpo.checkpoints.manifest import verify, verify_listing
 from dagrpo.checkpoints.source import open_tensors
 from dagrpo.checkpoints.tensors import NAMED_DTYPES
 from dagrpo.checkpoints.tokenizers import load_tokenizer
@@ -43,6 +45,7 @@ from dagrpo.trainer.setup import open_sampler, read_prompts
 from dagrpo.trainer.state.digests import computed_by
 from dagrpo.utils.checksummed_json import with_checksum
 from dagrpo.utils.distributed import World
+from dagrpo.utils.files import sha256_of
 from dagrpo.utils.portable import PORTABLE_CPU
 from dagrpo.utils.tables import read_parquet
 from dagrpo_replay.audit.checks import Check, State, compare, figures, row_name
@@ -82,10 +85,6 @@ class Audited:
         """Return the run's name in the table."""
         return f"train, seed {self.run.seed}"
 
-    def table(self, step: int) -> Path:
-        """Return the path of a step's attempts."""
-        return self.recorded.table(step)
-
 
 def audited(recorded: RecordedRun, record: ExecutionRecord, scratch: Path) -> Audited:
     """Return a recorded run with the data and parameters that it names. Raises UserError if its prompts cannot be read."""
@@ -115,19 +114,31 @@ def audited(recorded: RecordedRun, record: ExecutionRecord, scratch: Path) -> Au
     )
 
 
+def check_files(one: Audited) -> Check:
+    """Check that the trained policy has the initial checkpoint's tokenizer, chat template and configuration beside its weights."""
+    policy, again = one.recorded.folder / "policy", one.run.state / "policy"
+    copy_auxiliary(one.run.initial, verify(one.run.initial), again)
+    set_config_dtype(again, next(iter(open_tensors(policy).specs.values())).dtype)
+    verify_listing(policy)
+    found = {n: sha256_of(policy / n) for n in auxiliary_files(policy) if not n.startswith(f"{ADAPTER}/")}
+    due = {path.relative_to(again).as_posix(): sha256_of(path) for path in again.rglob("*") if path.is_file()}
+    differing = sorted(name for name in {*found, *due} if found.get(name) != due.get(name))
+    faults = [f"{policy / name} is not the initial checkpoint's" for name in differing]
+    return Check.of(one.where, "files beside the weights", faults, f"{len(due)} files")
+
+
 def check_chain(one: Audited) -> tuple[list[Check], dict[int, PromptState]]:
     """Check that no step is left out, and the problems and seeds of all; return the sampler's state before each step."""
     recorded, training = one.recorded, one.run.training
     numbers = sorted(recorded.digests)
     faults = []
-    if numbers != [*range(1, len(numbers) + 1)] or sorted(one.metrics) != numbers:
-        faults.append(
-            f"the steps are {_some(numbers)} of {len(numbers)} in digests.parquet, {_some(sorted(one.metrics))}"
-        )
-    if len(numbers) != training.steps and training.patience is None:
+    measured = read_parquet(recorded.folder / "metrics.parquet")["step"].to_pylist()
+    if numbers != [*range(1, len(numbers) + 1)] or measured != numbers:
+        faults.append(f"the steps of digests.parquet are {_some(numbers)}, of metrics.parquet {_some(measured)}")
+    if len(numbers) != training.steps and (training.patience is None or len(numbers) > training.steps):
         faults.append(f"there are {len(numbers)} steps, and training.steps is {training.steps}")
     files = {path.name for path in recorded.rollouts.glob("step_*.parquet")}
-    if files != {one.table(number).name for number in range(1, len(numbers) + 1)}:
+    if files != {one.recorded.table(number).name for number in range(1, len(numbers) + 1)}:
         faults.append(f"there are {len(files)} tables of rollouts for {len(numbers)} steps")
     steps = Check.of(one.where, "chain of steps", faults, f"{len(numbers)} of {len(numbers)} steps")
     if faults:
@@ -139,7 +150,7 @@ def check_chain(one: Audited) -> tuple[list[Check], dict[int, PromptState]]:
     states, count = dict[int, PromptState](), 0
     for step in numbers:
         states[step] = sampler.saved
-        table = AttemptsFile(one.table(step)).short
+        table = AttemptsFile(one.recorded.table(step)).short
         faults += _faults_of_draw(one, step, table, sampler)
         if retired := _retired(table, training):
             saved = sampler.saved | {"retired": [*sampler.saved["retired"], *retired]}
@@ -196,7 +207,7 @@ def _seeds(seed: int, step: int, groups: int, size: int) -> list[int]:
 
 
 def _some(numbers: Sequence[int]) -> str:
-    return ", ".join([*map(str, numbers[:3]), *(["..."] if len(numbers) > 3 else [])])
+    return ", ".join([*map(str, numbers[:3]), *(["..."] if len(numbers) > 3 else [])]) + f" ({len(numbers)})"
 
 
 def whole_steps(recorded: RecordedRun) -> list[int]:
@@ -270,7 +281,7 @@ def _sample(
     world: World,
 ) -> _Sampled:
     """Sample a step again, from the weights after `finished` steps."""
-    recorded = read_table(one.table(step), TRAINING_ROLLOUTS)
+    recorded = read_table(one.recorded.table(step), TRAINING_ROLLOUTS)
     rows, rollout = recorded.to_pylist(), one.run.rollout
     weights = GatheredWeights(recomputation.policy.model, NAMED_DTYPES[rollout.dtype], world)
     with weights.reading() as tensors:

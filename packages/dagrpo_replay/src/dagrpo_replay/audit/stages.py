@@ -4,6 +4,7 @@ import contextlib
 import io
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import zip_longest
 from pathlib import Path
 
 import pyarrow as pa
@@ -12,15 +13,16 @@ import pyarrow.compute as pc
 from dagrpo.checkpoints.tokenizers import load_tokenizer
 from dagrpo.config.schema import Params
 from dagrpo.core.trajectory import BLIND
-from dagrpo.evaluation.sampling import attempt_unseen, read_prompts
+from dagrpo.evaluation.sampling import attempt_unseen, read_prompts, require_samplable
 from dagrpo.pipeline.changes.executions import ExecutionRecord
 from dagrpo.pipeline.dag import PlannedJob, planned_jobs
 from dagrpo.pipeline.declaration import PROVENANCE_OUTPUT, RAW, Job, threads_of
 from dagrpo.pipeline.identity import code_digest
-from dagrpo.pipeline.job_files import code_files
+from dagrpo.pipeline.job_files import code_files, own_params
 from dagrpo.pipeline.stages import all_stages
 from dagrpo.pipeline.stages.sample import attempts_of
 from dagrpo.rollout.build_table import rollout_table
+from dagrpo.rollout.sampling import sampling_seed
 from dagrpo.rollout.table import ROLLOUTS, read_table
 from dagrpo.trainer.config.runtime import Runtime
 from dagrpo.utils.distributed import single_process
@@ -33,18 +35,34 @@ from dagrpo_replay.audit.run import PROMPTS, TOKENS, TOOLS_USED, check_tokens, r
 OTHERS = ("train", "sample")  # stages that are derived in another way than by running them again
 
 
+def check_records(finished: Finished) -> Check:
+    """Check that each job that the parameters ask for has a record, of this job and its files."""
+    faults, planned = list[str](), planned_jobs(finished.params, finished.name)
+    records = {str(each.provenance): each for each in finished.records}
+    for plan in planned:
+        record, inputs = records.get(plan.provenance), {path for paths in plan.inputs.values() for path in paths}
+        params = own_params(finished.params, all_stages()[plan.stage])
+        due = (plan.stage, plan.wildcards.get("seed", "None"), params, inputs, {*plan.files} - {plan.provenance})
+        read = {path for path in (record.inputs if record else ()) if path in inputs or Path(path).is_file()}
+        found = None if record is None else (record.stage, str(record.seed), record.params, read, {*record.outputs})
+        if found != due:
+            faults.append(
+                f"{plan.provenance} is no record of {plan.stage} with its seed, parameters, inputs and outputs"
+            )
+    return Check.of("records", "jobs", faults, f"{len(planned)} of {len(planned)} jobs")
+
+
 def jobs_again(finished: Finished, scratch: Path) -> Iterator[tuple[ExecutionRecord, PlannedJob, Job]]:
-    """Yield each execution with its job, whose outputs are in the scratch folder."""
-    planned = {each.provenance: each for each in planned_jobs(finished.params, finished.name)}
-    for record in finished.records:
-        if (plan := planned.get(str(record.provenance))) is None:
-            continue
+    """Yield each job that the parameters ask for with its record; its outputs are in the scratch folder."""
+    records = {str(each.provenance): each for each in finished.records}
+    for plan in planned_jobs(finished.params, finished.name):
+        record = records[plan.provenance]
         runtime = Runtime.model_validate(record.runtime)
         yield (
             record,
             plan,
             Job(
-                stage=record.stage,
+                stage=plan.stage,
                 experiment=record.experiment,
                 overrides=record.overrides,
                 seed=record.seed,
@@ -52,9 +70,9 @@ def jobs_again(finished: Finished, scratch: Path) -> Iterator[tuple[ExecutionRec
                 outputs={name: scratch / paths[0] for name, paths in plan.outputs.items()},
                 params=record.params,
                 runtime=runtime,
-                threads=threads_of(all_stages()[record.stage], runtime),
-                state=scratch / record.stage / "state",
-                log=scratch / record.stage / "logs" / "stage.log",
+                threads=threads_of(all_stages()[plan.stage], runtime),
+                state=scratch / plan.stage / "state",
+                log=scratch / plan.stage / "logs" / "stage.log",
             ),
         )
 
@@ -74,26 +92,23 @@ def reason_not_to_run(stage: str, params: Params, *, fine_tunes: bool) -> str:
 
 def check_stages(finished: Finished, asked: Asked) -> Iterator[Check]:
     """Run the stages around training again, as far as they need no engine, and compare their files byte by byte."""
+    yield check_records(finished)
     for record, plan, job in jobs_again(finished, asked.scratch):
-        if record.stage in OTHERS:
+        if plan.stage in OTHERS:
             continue
-        reason = reason_not_to_run(record.stage, finished.params, fine_tunes=asked.sft)
+        reason = reason_not_to_run(plan.stage, finished.params, fine_tunes=asked.sft)
         if reason:
             yield Check.unchecked(record.what, "made again", reason)
             continue
         files = [path for name, paths in plan.outputs.items() if name != PROVENANCE_OUTPUT for path in paths]
-        is_todays = record.code == code_digest(code_files(finished.params, all_stages()[record.stage]))
+        is_todays = record.code == code_digest(code_files(finished.params, all_stages()[plan.stage]))
         how = "" if is_todays else ", with code other than on record"
         faults = _run_again(job) or [
             f"{path} is not what {record.what} makes of its inputs{how}"
             for path in files
-            if not (asked.scratch / path).is_file() or sha256_of(asked.scratch / path) != _digest(path)
+            if not (asked.scratch / path).is_file() or sha256_of(asked.scratch / path) != sha256_of(Path(path))
         ]
         yield Check.of(record.what, "made again", faults, f"{len(files)} files")
-
-
-def _digest(path: str) -> str:
-    return sha256_of(Path(path)) if Path(path).is_file() else ""
 
 
 def _run_again(job: Job) -> list[str]:
@@ -110,24 +125,27 @@ def _run_again(job: Job) -> list[str]:
 
 def check_evaluations(finished: Finished, seeds: tuple[int, ...], asked: Asked) -> Iterator[Check]:
     """Derive the completions of a share of the problems of each evaluation from the checkpoint and the seeds."""
-    for record, _, job in jobs_again(finished, asked.scratch):
-        if record.stage == "sample" and record.seed in seeds:
-            yield from _check_evaluation(record, job, asked)
+    for record, plan, job in jobs_again(finished, asked.scratch):
+        if plan.stage == "sample" and int(plan.wildcards["seed"]) in seeds:
+            yield from _check_evaluation(record, job, Path(plan.outputs["completions"][0]), asked)
 
 
-def _check_evaluation(record: ExecutionRecord, job: Job, asked: Asked) -> Iterator[Check]:
+def _check_evaluation(record: ExecutionRecord, job: Job, path: Path, asked: Asked) -> Iterator[Check]:
     attempts = attempts_of(job)
-    (path,) = (Path(path) for path in record.outputs)
+    require_samplable(attempts.model)
     table = read_table(path, ROLLOUTS)
     tokenizer = load_tokenizer(attempts.model)
     prompts = read_prompts(attempts, tokenizer)
     own = table.filter(pc.not_equal(table["sample_index"], BLIND))
-    numbers = own["problem_index"].to_pylist()
-    due = [each.index for each in prompts for _ in attempts.sampling.sample_indices]
-    faults = (
-        [] if numbers == due else [f"{path} has {len(numbers)} attempts, and {len(due)} are due, problem by problem"]
-    )
-    yield Check.of(record.what, "problems", faults, f"{len(prompts):,} of {len(prompts):,}")
+    due = [
+        (each.index, sample, sampling_seed(*attempts.seeds, each.row.task, each.index, sample))
+        for each in prompts
+        for sample in attempts.sampling.sample_indices
+    ]
+    found = [tuple(row.values()) for row in own.select(["problem_index", "sample_index", "sampling_seed"]).to_pylist()]
+    place = next((at for at, pair in enumerate(zip_longest(found, due)) if len({*pair}) > 1), None)
+    faults = [] if place is None else [f"{path}: row {place} is no attempt at the problem due, with the seed due"]
+    yield Check.of(record.what, "problems and seeds", faults, f"{len(prompts):,} of {len(prompts):,} problems")
     drawn = [prompts[place] for place in asked.drawn(range(len(prompts)))]
     own = own.filter(pc.is_in(own["problem_index"], pa.array([each.index for each in drawn])))
     engine = deriving_engine(
