@@ -407,7 +407,7 @@ def test_another_chat_template_beside_the_trained_weights_is_named(experiment: P
     manifest["files"][template.name] = asdict(entry_of(template))
     _write(RUN / "policy" / MANIFEST, manifest)
     _seal()
-    assert check_files(_one(tmp_path)).faults == (f"{template} is not the initial checkpoint's",)
+    assert next(check_files(_one(tmp_path))).faults == (f"{template} is not the initial checkpoint's",)
 
 
 def test_a_tokenizer_file_that_no_manifest_lists_is_named(experiment: Path, tmp_path: Path) -> None:

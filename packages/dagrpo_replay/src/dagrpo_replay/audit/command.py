@@ -141,7 +141,7 @@ def check_run(finished: "FinishedExperiment", seed: int, asked: Asked) -> Iterat
         return
     recorded = read_run(folder)
     one = audited(recorded, record, asked.scratch / f"seed_{seed}")
-    yield check_files(one)
+    yield from naming_errors(where, check_files(one))
     chain, prompts = check_chain(one)
     yield from chain
     if chain[0].state is State.DIFFERS:

@@ -114,7 +114,7 @@ def audited(recorded: RecordedRun, record: ExecutionRecord, scratch: Path) -> Au
     )
 
 
-def check_files(one: Audited) -> Check:
+def check_files(one: Audited) -> Iterator[Check]:
     """Check that the trained policy has the initial checkpoint's tokenizer, chat template and configuration beside its weights."""
     policy, again = one.recorded.folder / "policy", one.run.state / "policy"
     copy_auxiliary(one.run.initial, verify(one.run.initial), again)
@@ -124,7 +124,7 @@ def check_files(one: Audited) -> Check:
     due = {path.relative_to(again).as_posix(): sha256_of(path) for path in again.rglob("*") if path.is_file()}
     differing = sorted(name for name in {*found, *due} if found.get(name) != due.get(name))
     faults = [f"{policy / name} is not the initial checkpoint's" for name in differing]
-    return Check.of(one.where, "files beside the weights", faults, f"{len(due)} files")
+    yield Check.of(one.where, "files beside the weights", faults, f"{len(due)} files")
 
 
 def check_chain(one: Audited) -> tuple[list[Check], dict[int, PromptState]]:
