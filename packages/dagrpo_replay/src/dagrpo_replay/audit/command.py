@@ -96,8 +96,7 @@ def _require_nothing_run(finished: "FinishedExperiment") -> None:
     from dagrpo_publish.crate.finished import recorded_params
     from dagrpo_publish.reproduce.parameters import require_nothing_outside
 
-    values = recorded_params(finished.records, oracles=False)
-    require_nothing_outside(values, (), finished.name, f"{REMEDY}.")
+    require_nothing_outside(recorded_params(finished.records, oracles=False), (), finished.name, f"{REMEDY}.")
     kinds = named_code(finished.params, finished.params.experiment.tasks).values()
     for module in (module for kind in kinds for code in kind for module in code.modules):
         _refuse(module)
@@ -131,7 +130,8 @@ def check_run(finished: "FinishedExperiment", seed: int, asked: Asked) -> Iterat
     from dagrpo.utils.determinism import compute_deterministically
     from dagrpo.utils.distributed import process_group
     from dagrpo.utils.provenance import PROVENANCE
-    from dagrpo_replay.audit.run import audited, check_chain, check_files, check_steps, whole_steps
+    from dagrpo_replay.audit.run import audited, check_chain, check_steps, whole_steps
+    from dagrpo_replay.audit.stages import check_files
     from dagrpo_replay.recorded_run import read_run
 
     folder, where = Path("results", finished.name, "runs", f"seed_{seed}"), f"train, seed {seed}"

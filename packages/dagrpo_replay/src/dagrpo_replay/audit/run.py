@@ -15,9 +15,7 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from dagrpo.algorithms.advantages import ADVANTAGES as ADVANTAGE_KINDS
-from dagrpo.checkpoints.folder import ADAPTER, auxiliary_files, copy_auxiliary, set_config_dtype
 from dagrpo.checkpoints.gather import GatheredWeights
-from dagrpo.checkpoints.manifest import verify, verify_listing
 from dagrpo.checkpoints.source import open_tensors
 from dagrpo.checkpoints.tensors import NAMED_DTYPES
 from dagrpo.checkpoints.tokenizers import load_tokenizer
@@ -45,7 +43,6 @@ from dagrpo.trainer.setup import open_sampler, read_prompts
 from dagrpo.trainer.state.digests import computed_by
 from dagrpo.utils.checksummed_json import with_checksum
 from dagrpo.utils.distributed import World
-from dagrpo.utils.files import sha256_of
 from dagrpo.utils.portable import PORTABLE_CPU
 from dagrpo.utils.tables import read_parquet
 from dagrpo_replay.audit.checks import Check, State, compare, figures, row_name
@@ -112,19 +109,6 @@ def audited(recorded: RecordedRun, record: ExecutionRecord, scratch: Path) -> Au
         prompts=read_prompts(run, tokenizer),
         metrics={row["step"]: row for row in rows},
     )
-
-
-def check_files(one: Audited) -> Iterator[Check]:
-    """Check that the trained policy has the initial checkpoint's tokenizer, chat template and configuration beside its weights."""
-    policy, again = one.recorded.folder / "policy", one.run.state / "policy"
-    copy_auxiliary(one.run.initial, verify(one.run.initial), again)
-    set_config_dtype(again, next(iter(open_tensors(policy).specs.values())).dtype)
-    verify_listing(policy)
-    found = {n: sha256_of(policy / n) for n in auxiliary_files(policy) if not n.startswith(f"{ADAPTER}/")}
-    due = {path.relative_to(again).as_posix(): sha256_of(path) for path in again.rglob("*") if path.is_file()}
-    differing = sorted(name for name in {*found, *due} if found.get(name) != due.get(name))
-    faults = [f"{policy / name} is not the initial checkpoint's" for name in differing]
-    yield Check.of(one.where, "files beside the weights", faults, f"{len(due)} files")
 
 
 def check_chain(one: Audited) -> tuple[list[Check], dict[int, PromptState]]:

@@ -10,6 +10,9 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dagrpo.checkpoints.folder import ADAPTER, auxiliary_files, copy_auxiliary, set_config_dtype
+from dagrpo.checkpoints.manifest import verify, verify_listing
+from dagrpo.checkpoints.source import open_tensors
 from dagrpo.checkpoints.tokenizers import load_tokenizer
 from dagrpo.config.schema import Params
 from dagrpo.core.trajectory import BLIND
@@ -30,9 +33,15 @@ from dagrpo.utils.files import sha256_of
 from dagrpo_publish.crate.finished import Finished
 from dagrpo_replay.audit.checks import FORGED, Asked, Check, compare, fault_of
 from dagrpo_replay.audit.engine import deriving_engine, turns_by_seed
-from dagrpo_replay.audit.run import PROMPTS, TOKENS, TOOLS_USED, check_tokens, reason_against_tokens, write_results
-
-OTHERS = ("train", "sample")  # stages that are derived in another way than by running them again
+from dagrpo_replay.audit.run import (
+    PROMPTS,
+    TOKENS,
+    TOOLS_USED,
+    Audited,
+    check_tokens,
+    reason_against_tokens,
+    write_results,
+)
 
 
 def check_records(finished: Finished) -> Check:
@@ -46,9 +55,7 @@ def check_records(finished: Finished) -> Check:
         read = {path for path in (record.inputs if record else ()) if path in inputs or Path(path).is_file()}
         found = None if record is None else (record.stage, str(record.seed), record.params, read, {*record.outputs})
         if found != due:
-            faults.append(
-                f"{plan.provenance} is no record of {plan.stage} with its seed, parameters, inputs and outputs"
-            )
+            faults.append(f"{plan.provenance} is no record of {plan.stage} with its seed, parameters and files")
     return Check.of("records", "jobs", faults, f"{len(planned)} of {len(planned)} jobs")
 
 
@@ -94,7 +101,7 @@ def check_stages(finished: Finished, asked: Asked) -> Iterator[Check]:
     """Run the stages around training again, as far as they need no engine, and compare their files byte by byte."""
     yield check_records(finished)
     for record, plan, job in jobs_again(finished, asked.scratch):
-        if plan.stage in OTHERS:
+        if plan.stage in ("train", "sample"):  # which are derived in another way
             continue
         reason = reason_not_to_run(plan.stage, finished.params, fine_tunes=asked.sft)
         if reason:
@@ -121,6 +128,19 @@ def _run_again(job: Job) -> list[str]:
     except FORGED as error:
         return [f"{job.stage} cannot be run again: {fault_of(error)}"]
     return []
+
+
+def check_files(one: Audited) -> Iterator[Check]:
+    """Check that the trained policy has the initial checkpoint's tokenizer, chat template and configuration beside its weights."""
+    policy, again = one.recorded.folder / "policy", one.run.state / "policy"
+    copy_auxiliary(one.run.initial, verify(one.run.initial), again)
+    set_config_dtype(again, next(iter(open_tensors(policy).specs.values())).dtype)
+    verify_listing(policy)
+    found = {n: sha256_of(policy / n) for n in auxiliary_files(policy) if not n.startswith(f"{ADAPTER}/")}
+    due = {path.relative_to(again).as_posix(): sha256_of(path) for path in again.rglob("*") if path.is_file()}
+    differing = sorted(name for name in {*found, *due} if found.get(name) != due.get(name))
+    faults = [f"{policy / name} is not the initial checkpoint's" for name in differing]
+    yield Check.of(one.where, "files beside the weights", faults, f"{len(due)} files")
 
 
 def check_evaluations(finished: Finished, seeds: tuple[int, ...], asked: Asked) -> Iterator[Check]:
