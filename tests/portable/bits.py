@@ -12,9 +12,13 @@ import subprocess
 import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
 
 from dagrpo.utils.environment import kind_of_processor
 from dagrpo.utils.portable import VARIABLES, multiply_portably
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 SETTINGS = {
     "default": {},
@@ -27,6 +31,23 @@ SETTINGS = {
 }
 
 
+def values(*shape: int, seed: int = 0) -> "Tensor":
+    """Return numbers in -2 to 2 that follow from their places."""
+    import torch
+
+    count = 1
+    for size in shape:
+        count *= size
+    numbers = (torch.arange(count, dtype=torch.int64) * 2654435761 + seed * 40503) % 65521
+    return ((numbers.to(torch.float64) / 65521 - 0.5) * 4).to(torch.float32).reshape(shape)
+
+
+def digest(*tensors: "Tensor") -> str:
+    """Return the start of the sha256 of the bytes."""
+    joined = b"".join(t.detach().contiguous().numpy().tobytes() for t in tensors)
+    return hashlib.sha256(joined).hexdigest()[:12]
+
+
 def digests() -> dict[str, str]:
     """Return a digest per kind of computation, on one thread."""
     import torch
@@ -34,17 +55,6 @@ def digests() -> dict[str, str]:
 
     torch.set_num_threads(1)
     multiply_portably()
-
-    def values(*shape: int, seed: int = 0) -> "torch.Tensor":
-        count = 1
-        for size in shape:
-            count *= size
-        numbers = (torch.arange(count, dtype=torch.int64) * 2654435761 + seed * 40503) % 65521
-        return ((numbers.to(torch.float64) / 65521 - 0.5) * 4).to(torch.float32).reshape(shape)
-
-    def digest(*tensors: "torch.Tensor") -> str:
-        joined = b"".join(t.detach().contiguous().numpy().tobytes() for t in tensors)
-        return hashlib.sha256(joined).hexdigest()[:12]
 
     found = {}
     for m, k, n in ((256, 128, 512), (33, 128, 96), (512, 64, 64), (1, 576, 1536), (640, 576, 1536)):
@@ -70,6 +80,27 @@ def digests() -> dict[str, str]:
             q, values(2, 4, 24, 32, seed=1), values(2, 4, 24, 32, seed=2), is_causal=True
         )
     )
+    found |= _updates()
+    narrow = values(40, 64).clone().requires_grad_()
+    for name, result in {
+        "rms_norm": functional.rms_norm(narrow, (64,)).square().sum(),
+        "silu": functional.silu(narrow).square().sum(),
+        "cross_entropy": functional.cross_entropy(narrow, torch.arange(40)),
+    }.items():
+        found[f"{name} backward"] = digest(*torch.autograd.grad(result, narrow))
+    weight, state = values(64, 128).clone(), values(64, 128, seed=1)
+    found["matmul 40x128x64 transposed"] = digest(values(40, 128) @ weight.T)
+    found["matmul 64x40x128 transposed"] = digest(values(40, 64).T @ values(40, 128, seed=1))
+    found["sqrt, divide"] = digest(weight / (state.abs().sqrt() + 1e-8))
+    return found
+
+
+def _updates() -> dict[str, str]:
+    """Return digests of the gradients and of three updates of a small network."""
+    import torch
+    from torch.nn import functional
+
+    found = {}
     for fused in (False, True):  # fused AdamW takes its square root from the processor, not from MKL
         weights = [values(64, 128, seed=i).clone().requires_grad_() for i in range(3)]
         optimizer = torch.optim.AdamW(weights, lr=1e-3, fused=fused)
@@ -85,17 +116,6 @@ def digests() -> dict[str, str]:
                 found["gradients of update 1"] = digest(*(weight.grad for weight in weights if weight.grad is not None))
             optimizer.step()
         found["three updates, fused" if fused else "three updates"] = digest(*weights)
-    narrow = values(40, 64).clone().requires_grad_()
-    for name, result in {
-        "rms_norm": functional.rms_norm(narrow, (64,)).square().sum(),
-        "silu": functional.silu(narrow).square().sum(),
-        "cross_entropy": functional.cross_entropy(narrow, torch.arange(40)),
-    }.items():
-        found[f"{name} backward"] = digest(*torch.autograd.grad(result, narrow))
-    weight, state = values(64, 128).clone(), values(64, 128, seed=1)
-    found["matmul 40x128x64 transposed"] = digest(values(40, 128) @ weight.T)
-    found["matmul 64x40x128 transposed"] = digest(values(40, 64).T @ values(40, 128, seed=1))
-    found["sqrt, divide"] = digest(weight / (state.abs().sqrt() + 1e-8))
     return found
 
 
