@@ -43,6 +43,11 @@ def work(job):
         raise KeyError("bug")
     if behaviour == "slow, told twice":
         atexit.register(os.kill, os.getpid(), signal.SIGTERM)
+    if behaviour.startswith("slow, stopped in a destructor by"):
+        class Last:
+            def __del__(self):
+                signal.raise_signal(int(behaviour.split()[-1]))
+        Last()
     if behaviour.startswith("slow") or (behaviour == "killed once, then slow" and number == 2):
         Path("started").touch()
         time.sleep(60)
@@ -143,6 +148,17 @@ def test_a_stage_that_is_told_to_stop_twice_is_not_started_again(
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 128 + signal.SIGTERM
     assert _failure(tmp_path)["kind"] == "stopped"
+    assert "Traceback" not in output
+    assert not (tmp_path / "result.txt").exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_to_stop_that_comes_in_a_destructor_is_not_lost(
+    command: list[str], tmp_path: Path, number: int
+) -> None:
+    process = _run(command, tmp_path, f"slow, stopped in a destructor by {int(number)}")
+    output, _ = process.communicate(timeout=50)
+    assert process.returncode == 128 + number
     assert "Traceback" not in output
     assert not (tmp_path / "result.txt").exists()
 

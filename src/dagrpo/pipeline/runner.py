@@ -14,6 +14,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
+from threading import Timer
 from types import FrameType
 from typing import Any
 
@@ -283,6 +284,16 @@ def _listen_to_signals() -> None:
     signal.signal(signal.SIGTERM, terminate)
     if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    sys.unraisablehook = _repeat_lost_signal
+
+
+def _repeat_lost_signal(lost: "sys.UnraisableHookArgs") -> None:
+    """Send a signal to stop again where its exception was raised in a destructor, in which Python prints and drops it."""
+    if isinstance(lost.exc_value, KeyboardInterrupt | Terminated):
+        number = signal.SIGINT if isinstance(lost.exc_value, KeyboardInterrupt) else signal.SIGTERM
+        Timer(0.1, os.kill, (os.getpid(), number)).start()
+    else:
+        sys.__unraisablehook__(lost)
 
 
 @contextmanager
