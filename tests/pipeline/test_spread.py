@@ -46,7 +46,7 @@ def _work(job: Job) -> None:
     job.output("completions").write_text(f"{job.input('model').read_text()} {job.input('test').read_text()}")
 
 
-STAGE = Stage(name="sample", work=_work, reads=("evaluation",), spreads="task")
+STAGE = Stage(name="sample", work=_work, reads=("evaluation",), spreads=("task",))
 
 
 OF_ALL_SEEDS = replace(STAGE, seeded=lambda params, inputs: False)

@@ -62,14 +62,13 @@ def by_job(parts: Iterable[PlannedJob]) -> list[list[PlannedJob]]:
     """Group planned jobs by the job that they are a part of: most are the only one of theirs."""
     jobs: dict[tuple[str, ...], list[PlannedJob]] = {}
     for part in parts:
-        own = [value for name, value in part.wildcards.items() if name != all_stages()[part.stage].spreads]
+        own = [value for name, value in part.wildcards.items() if name not in all_stages()[part.stage].spreads]
         jobs.setdefault((part.stage, *own), []).append(part)
     return list(jobs.values())
 
 
 def parts_of(stage: Stage, params: Params, wildcards: Mapping[str, str]) -> list[PlannedJob]:
     """Return the parts of the job with these wildcards: of a stage that does not spread, the job."""
-    values = [{stage.spreads: value} for value in spread(stage, params)] if stage.spreads else [{}]
     return [
         PlannedJob(
             stage=stage.name,
@@ -77,14 +76,14 @@ def parts_of(stage: Stage, params: Params, wildcards: Mapping[str, str]) -> list
             inputs={name: tuple(input_paths(stage, name, params, own)) for name in stage.inputs},
             outputs={n: tuple(path.format(**own) for path in paths) for n, paths in patterns_of(stage.outputs).items()},
         )
-        for own in ({**wildcards, **value} for value in values)
+        for own in ({**wildcards, **values} for values in spread(stage, params))
     ]
 
 
 def input_paths(stage: Stage, name: str, params: Params, wildcards: Mapping[str, str]) -> list[str]:
     """List the paths of one named input of a job, or of a part of one. `wildcards`: those of its outputs."""
-    if stage.spreads and stage.spreads not in wildcards:
-        parts = ({**wildcards, stage.spreads: value} for value in spread(stage, params))
+    if not wildcards.keys() >= {*stage.spreads}:
+        parts = ({**wildcards, **values} for values in spread(stage, params))
         return list(dict.fromkeys(path for part in parts for path in input_paths(stage, name, params, part)))
     given = stage.inputs[name]
     if callable(given):
@@ -111,23 +110,30 @@ def _values(name: str, params: Params, experiment: str, *, evaluated: bool) -> S
 
 
 def wildcards_of(stage: Stage) -> list[str]:
-    """List the wildcards of a stage's jobs: those of its outputs but for the one that it spreads over."""
-    return [name for name in WILDCARDS if name in _of_outputs(stage) and name != stage.spreads]
+    """List the wildcards of a stage's jobs: those of its outputs but for those that it spreads over."""
+    return [name for name in WILDCARDS if name in _of_outputs(stage) and name not in stage.spreads]
 
 
 def _of_outputs(stage: Stage) -> set[str]:
     return {name for paths in patterns_of(stage.outputs).values() for path in paths for name in names_in(path)}
 
 
-def spread(stage: Stage, params: Params) -> Sequence[str]:
-    """Return the values of the wildcard that a stage spreads over."""
-    return _values(stage.spreads, params, params.experiment.name, evaluated="seed" in _of_outputs(stage))
+def spread(stage: Stage, params: Params) -> list[dict[str, str]]:
+    """List the values of the wildcards that a stage spreads over, for each part of a job; one without any if it does not."""
+    is_evaluation = "seed" in _of_outputs(stage)
+    values = [_values(name, params, params.experiment.name, evaluated=is_evaluation) for name in stage.spreads]
+    return [dict(zip(stage.spreads, chosen, strict=True)) for chosen in product(*values)]
 
 
 def over_spread(path: str, stage: Stage, params: Params) -> list[str]:
-    """Return a pattern of a stage with each value of the wildcard that it spreads over; any other as it is."""
-    name = f"{{{stage.spreads}}}"
-    return [path.replace(name, value) for value in spread(stage, params)] if name in path else [path]
+    """Return a pattern of a stage with the values of the wildcards that it spreads over, each path once; any other as it is."""
+    return list(dict.fromkeys(_filled(path, values) for values in spread(stage, params)))
+
+
+def _filled(path: str, values: Mapping[str, str]) -> str:
+    for name, value in values.items():
+        path = path.replace(f"{{{name}}}", value)
+    return path
 
 
 def input_patterns(stage: Stage) -> Mapping[str, tuple[str, ...]]:

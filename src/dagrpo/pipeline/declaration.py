@@ -109,8 +109,8 @@ class Stage:
     values. Inputs may have these too: one that the outputs lack stands for all its values. {train}, {first_seed} and {checkpoint}
     stand for the training task, the first seed and the checkpoint of {policy}.
 
-    A stage that `spreads` over a wildcard has one job for all its values: the work is called for one after the other. Each value
-    has its own outputs and its own provenance, and those that are made already are not made again.
+    A stage that `spreads` over wildcards has one job for all their values: the work is called for one after the other, the values of
+    the last wildcard in turn. Each has its own outputs and its own provenance, and those that are made already are not made again.
 
     Declarations are imported whenever the Snakefile is read, so a module that makes one imports its work's dependencies inside
     that work.
@@ -121,7 +121,7 @@ class Stage:
     reads: tuple[str, ...]  # dotted keys of params.yaml that change its outputs
     inputs: Mapping[str, Paths | Files] = field(default_factory=dict)
     outputs: Mapping[str, Paths] = field(default_factory=dict)  # the first names the job; one is called provenance
-    spreads: str = ""  # a wildcard of its outputs; "": a job for each value of all of them
+    spreads: tuple[str, ...] = ()  # wildcards of its outputs; (): a job for each value of all of them
     label: str = "{experiment}"  # of a job on the screen, after the stage's name
     selects: tuple[str, ...] = ()  # kinds of plug-in of which it runs the ones that the parameters name
     extends: tuple[str, ...] = ()  # keys of `reads` that change no finished step: a run resumes with others
@@ -148,7 +148,7 @@ class Stage:
             )
         of_outputs = self._require_known("outputs", self.outputs, WILDCARDS)
         self._require_known("inputs", self.inputs, (*WILDCARDS, *STANDING_FOR))
-        of_jobs = ("experiment", *sorted(of_outputs - {"experiment", self.spreads}), *STANDING_FOR)
+        of_jobs = ("experiment", *sorted(of_outputs - {"experiment", *self.spreads}), *STANDING_FOR)
         self._require_known("label", {"": self.label}, of_jobs)
 
     def _require_known(self, field: str, files: Mapping[str, Paths | Files], known: Sequence[str]) -> set[str]:

@@ -59,7 +59,7 @@ def test_the_jobs_that_the_declarations_plan_are_those_that_snakemake_plans(monk
     assert (len(by_snakemake), len(jobs), len(planned)) == (27, 27, 31)
     for parts in jobs:
         job, other = parts[0], by_snakemake[parts[0].provenance]
-        own = {name: value for name, value in job.wildcards.items() if name != all_stages()[job.stage].spreads}
+        own = {name: value for name, value in job.wildcards.items() if name not in all_stages()[job.stage].spreads}
         assert (job.stage, own) == (other.stage, other.wildcards)
         assert _of_all(part.outputs for part in parts) == other.outputs
         data = {name: paths for name, paths in other.inputs.items() if name not in NOT_DATA}

@@ -1,7 +1,7 @@
 """Generator of dvc.yaml from the stages' declarations.
 
 A wildcard in a path becomes DVC's template for it, so that `dvc exp run -S experiment.name=...` works. The code, the inputs
-that depend on parameters and the files of a stage that spreads over a wildcard follow params.yaml: a run of Snakemake brings them
+that depend on parameters and the files of a stage that spreads over wildcards follow params.yaml: a run of Snakemake brings them
 up to date, `dagrpo generate` writes the whole.
 """
 

@@ -360,7 +360,8 @@ class Rule:
         for part in parts:
             own = [(name, paths) for name, paths in part.inputs.items() if name not in shared]
             made = [(name, paths if len(paths) > 1 else paths[0]) for name, paths in part.outputs.items()]
-            yield from job_files.file_arguments(own, made, f"{PART}{part.wildcards[stage.spreads]}")
+            value = ".".join(part.wildcards[name] for name in stage.spreads)
+            yield from job_files.file_arguments(own, made, f"{PART}{value}")
 
 
 def _show_results(experiment: str, learning_rate: float) -> None:

@@ -99,7 +99,7 @@ STAGE = Stage(
         "completions": f"{EVALUATION}/completions.parquet",
         "provenance": f"{EVALUATION}/completions.provenance.json",
     },
-    spreads="task",
+    spreads=("task",),
     seeded=seeded,
     label="{policy} policy, seed {seed}",
     selects=("agent", "tool", "chat", "interaction", "engine"),
