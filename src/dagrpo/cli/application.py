@@ -13,16 +13,13 @@ from typer.core import TyperGroup
 from dagrpo.cli.accept import accept
 from dagrpo.cli.checkpoints import convert, diff, inspect
 from dagrpo.cli.clean import clean
-from dagrpo.cli.compare.command import compare
 from dagrpo.cli.doctor.command import doctor
 from dagrpo.cli.grade import grade
 from dagrpo.cli.init import init
 from dagrpo.cli.new.command import new
-from dagrpo.cli.power import power
 from dagrpo.cli.shared import PARAMS
 from dagrpo.cli.show.command import show
 from dagrpo.cli.status.command import status
-from dagrpo.cli.sweep.command import sweep
 from dagrpo.cli.use import use
 from dagrpo.cli.verify import verify
 from dagrpo.cli.warm import warm
@@ -143,7 +140,7 @@ RARE = "Seldom by hand"
 PANELS: dict[str, tuple[Callable[..., None] | str, ...]] = {  # of `dagrpo --help`; a name: of PACKAGED
     "Begin": (init, doctor, use, "plan", new),
     "Look": (status, show, ui, "serve", "profile", lineage),
-    "Compare": (compare, sweep, power),
+    "Compare": ("compare", "sweep", "power"),
     "Check and pass on": (verify, accept, "replay", "audit", "crate", "reproduce", "publish"),
     "Checkpoints and answers": (convert, inspect, diff, grade),
     RARE: (generate, clean, "search", "train", warm),
@@ -151,14 +148,17 @@ PANELS: dict[str, tuple[Callable[..., None] | str, ...]] = {  # of `dagrpo --hel
 # Commands of packages that are found by their entry points, and what pip installs for each.
 PACKAGED = {
     "audit": "dagrpo[replay]",
+    "compare": "dagrpo[compare]",
     "crate": "dagrpo[publish]",
     "plan": "dagrpo[plan]",
+    "power": "dagrpo[compare]",
     "profile": "dagrpo[replay]",
     "publish": "dagrpo[publish]",
     "replay": "dagrpo[replay]",
     "reproduce": "dagrpo[publish]",
     "search": "dagrpo[agents]",
     "serve": "dagrpo[agents]",
+    "sweep": "dagrpo[compare]",
     "train": "dagrpo[replay]",
 }
 app = typer.Typer(cls=Commands, no_args_is_help=True, help=__doc__, epilog=EPILOG, pretty_exceptions_enable=False)

@@ -21,6 +21,7 @@ _PATHS = {SCRIPT: str(ROOT / SCRIPT), "src/dagrpo/": f"{PACKAGE}/"}
 PACKAGES = (
     "dagrpo_agents",
     "dagrpo_answers",
+    "dagrpo_compare",
     "dagrpo_megatron",
     "dagrpo_plan",
     "dagrpo_publish",

@@ -6,13 +6,6 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from dagrpo.cli.compare.comparison import (
-    Evaluated,
-    read_evaluated,
-    shared_by,
-    trouble_between,
-    values_of,
-)
 from dagrpo.config.documents import yaml_value
 from dagrpo.config.schema import Params
 from dagrpo.config.sweeps import Cell, read_sweep
@@ -22,6 +15,13 @@ from dagrpo.evaluation.statistics import Estimate, bootstrap, paired_difference
 from dagrpo.pipeline.override_runs import CellRun, cell_runs
 from dagrpo.report.comparison import estimate_of
 from dagrpo.utils.files import canonical_json
+from dagrpo_compare.comparison import (
+    Evaluated,
+    read_evaluated,
+    shared_by,
+    trouble_between,
+    values_of,
+)
 
 GREEDY = "greedy"
 T = TypeVar("T")

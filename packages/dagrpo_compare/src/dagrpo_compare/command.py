@@ -11,8 +11,6 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from dagrpo.cli.compare import comparison as comparisons
-from dagrpo.cli.compare.comparison import RUNTIME, Comparison, Difference, TaskPair
 from dagrpo.cli.shared import Html, Which, columns, complete_experiments, print_json
 from dagrpo.core.escape import one_line
 from dagrpo.report import format
@@ -29,6 +27,8 @@ from dagrpo.report.format import (
 from dagrpo.report.html import render_html
 from dagrpo.utils.console import plain_console
 from dagrpo.utils.files import write_text
+from dagrpo_compare import comparison as comparisons
+from dagrpo_compare.comparison import RUNTIME, Comparison, Difference, TaskPair
 
 WORDS = {"better": True, "worse": False}
 NOTHING_DIFFERS = "On record, nothing differs between them in parameters, data, code, environment or runtime."

@@ -10,13 +10,13 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from dagrpo.cli.compare.comparison import Evaluated, read_evaluated, shared_by, trouble_between, values_of
 from dagrpo.cli.shared import Which, complete_experiments, print_json
 from dagrpo.core.errors import UserError
 from dagrpo.evaluation.power import POWER, detectable, problems_needed
 from dagrpo.evaluation.statistics import Variance, variance_of
 from dagrpo.report.format import percent, plural, points
 from dagrpo.utils.console import plain_console
+from dagrpo_compare.comparison import Evaluated, read_evaluated, shared_by, trouble_between, values_of
 
 SEEDS = (2, 3, 5, 10, 20)
 GREEDY = "greedy"

@@ -10,19 +10,19 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from tests.cli.conftest import Scored
+from packages.dagrpo_compare.tests.conftest import Scored
 from tests.pipeline.changes.made_up import Project
 from typer.testing import CliRunner
 
 from dagrpo.cli.application import app
-from dagrpo.cli.compare.command import others, render, render_parts, scope, verdict
-from dagrpo.cli.compare.comparison import Difference, compare, differences, unfinished
 from dagrpo.core.errors import UserError
 from dagrpo.core.trajectory import GREEDY
 from dagrpo.evaluation.outcomes import WITHOUT_PICTURES
 from dagrpo.utils.console import plain_console
 from dagrpo.utils.files import read_json, write_json
 from dagrpo.utils.tables import read_parquet, write_parquet
+from dagrpo_compare.command import others, render, render_parts, scope, verdict
+from dagrpo_compare.comparison import Difference, compare, differences, unfinished
 
 
 @pytest.fixture

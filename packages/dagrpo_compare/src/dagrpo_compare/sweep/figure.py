@@ -6,11 +6,11 @@ from textwrap import shorten, wrap
 
 from matplotlib.axes import Axes
 
-from dagrpo.cli.sweep.results import AxisValue, TaskResults, grouped, is_number, value_in_words
 from dagrpo.evaluation.statistics import Estimate
 from dagrpo.report import style
 from dagrpo.report.figures.parts import Hover, ReportFigure, percent_ticks
 from dagrpo.report.format import percent, percent_interval
+from dagrpo_compare.sweep.results import AxisValue, TaskResults, grouped, is_number, value_in_words
 
 IN_A_ROW = 3
 LOGARITHMIC = 20  # the largest value over the least, from which an axis is logarithmic

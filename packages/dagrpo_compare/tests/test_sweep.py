@@ -5,16 +5,16 @@ import shutil
 from pathlib import Path
 
 import pytest
-from tests.cli.conftest import Scored
+from packages.dagrpo_compare.tests.conftest import Scored
 from typer.testing import CliRunner
 
 from dagrpo.cli.application import app
-from dagrpo.cli.sweep.command import headline, scope
-from dagrpo.cli.sweep.results import grouped, read_results, value_in_words
 from dagrpo.config.documents import params_yaml
 from dagrpo.config.schema import Params, parse
 from dagrpo.config.sweeps import read_sweep
 from dagrpo.pipeline.override_runs import cell_runs
+from dagrpo_compare.sweep.command import headline, scope
+from dagrpo_compare.sweep.results import grouped, read_results, value_in_words
 
 RATE, KL = "training.learning_rate", "algorithm.kl.coefficient"
 ACCURACY = {0.001: 0.3, 0.002: 0.3, 0.004: 0.95}  # by learning rate

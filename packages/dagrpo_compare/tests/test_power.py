@@ -3,12 +3,12 @@
 import json
 
 import pytest
-from tests.cli.conftest import Scored
+from packages.dagrpo_compare.tests.conftest import Scored
 from typer.testing import CliRunner
 
 from dagrpo.cli.application import app
-from dagrpo.cli.power import compute_power
 from dagrpo.core.errors import UserError
+from dagrpo_compare.power import compute_power
 
 
 def run(*arguments: str) -> str:

@@ -12,7 +12,6 @@ from rich.table import Table
 from rich.text import Text
 
 from dagrpo.cli.shared import PARAMS, Html, columns, complete_sweeps, print_json
-from dagrpo.cli.sweep.results import CellScore, SweepResults, TaskResults, read_results, value_in_words
 from dagrpo.config.schema import read_params
 from dagrpo.core.escape import one_line
 from dagrpo.report import format
@@ -20,6 +19,7 @@ from dagrpo.report.format import percent, percent_interval, plural, points, poin
 from dagrpo.report.html import render_html
 from dagrpo.utils.console import plain_console
 from dagrpo.utils.files import write_text
+from dagrpo_compare.sweep.results import CellScore, SweepResults, TaskResults, read_results, value_in_words
 
 LONGEST = 60  # characters of a value
 NOTHING_FINISHED = "No cell has scores yet."
@@ -121,7 +121,7 @@ def _scores(results: SweepResults, task: TaskResults) -> Table:
 
 def render(results: SweepResults) -> str:
     """Return the results as one HTML page."""
-    from dagrpo.cli.sweep.figure import against_axes
+    from dagrpo_compare.sweep.figure import against_axes
 
     return render_html(
         Path(__file__).with_name("page.html.j2"),

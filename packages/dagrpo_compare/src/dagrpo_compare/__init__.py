@@ -1,0 +1,1 @@
+"""Finished experiments side by side: commands `dagrpo compare`, `sweep` and `power`."""

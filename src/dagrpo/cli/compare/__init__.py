@@ -1,1 +1,0 @@
-"""`dagrpo compare`: which experiment is better, and what differs."""
