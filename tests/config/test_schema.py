@@ -8,6 +8,7 @@ from tests.config.refusal import refused
 from dagrpo.config.mistakes import PATTERNS
 from dagrpo.config.overlay import merged, with_overrides
 from dagrpo.config.schema import Params, parse, read_params
+from dagrpo.core.experiment import learned
 
 
 @pytest.mark.parametrize(
@@ -22,6 +23,23 @@ from dagrpo.config.schema import Params, parse, read_params
         ("training.steps: 3", "write it below its section, `training: {steps: ...}`"),
         ("runtime.engine.threads: 3", "`runtime: {engine.threads: ...}`"),
         ("experiment: {train: 'roman:numerals'}", "write roman.numerals, with a dot between module and task"),
+        ("experiment: {train: 3}", "`experiment.train` is 3: input should be a valid string"),
+        ("experiment: {train: []}", "`experiment.train` is []: give at least 1 of them."),
+        ("experiment: {train: {}}", "`experiment.train` is {}: give at least 1 of them."),
+        (
+            "experiment: {train: [roman, 'roman:two']}",
+            "`experiment.train.1` is 'roman:two': write roman.two, with a dot",
+        ),
+        ("experiment: {train: {'roman:two': 1}}", "`experiment.train.roman:two` is 'roman:two': write roman.two"),
+        (
+            "experiment: {train: {a: -0.5, b: 1}}",
+            "`experiment.train.a` is -0.5: input should be greater than or equal to 0",
+        ),
+        ("experiment: {train: {a: .nan, b: 1}}", "`experiment.train.a` is nan: input should be a finite number"),
+        ("experiment: {train: {a: half, b: 1}}", "`experiment.train.a` is 'half': input should be a valid number"),
+        ("experiment: {train: {a: 0, b: 0.0}}", "experiment.train has only shares of 0"),
+        ("experiment: {train: [a, b, a]}", "experiment.train contains duplicates: ['a', 'b', 'a']; name each once"),
+        ("experiment: {train: {a: 1, b: 1}, evaluate: [a], tasks: [a]}", "set it to ['a', 'b']"),
         ("training: {steps: many}", "`training.steps` is 'many': input should be a valid integer"),
         ("runtime: {training: {layout: packd}}", "input should be 'padded' or 'packed'; the nearest one is 'packed'"),
         ("training: {steps: 0}", "`training.steps` is 0: input should be greater than or equal to 1"),
@@ -55,6 +73,25 @@ from dagrpo.config.schema import Params, parse, read_params
 )
 def test_a_mistake_is_told_by_its_key_with_the_nearest_known_one_or_what_to_write(values: str, sentence: str) -> None:
     assert sentence in refused(yaml.safe_load(values))
+
+
+@pytest.mark.parametrize(
+    ("train", "tasks", "shares"),
+    [
+        ("a", ("a",), {}),
+        (["b", "a"], ("b", "a"), {}),
+        ({"b": 3, "a": 1}, ("b", "a"), {"b": 0.75, "a": 0.25}),
+        ({"a": 2.0, "b": 0}, ("a", "b"), {"a": 1.0}),
+    ],
+)
+def test_what_is_trained_on_is_a_task_a_list_or_tasks_with_shares(
+    train: str | list[str] | dict[str, float], tasks: tuple[str, ...], shares: dict[str, float]
+) -> None:
+    experiment = parse(
+        {"experiment": {"train": train, "evaluate": ["a"], "tasks": ["a", *({*tasks} - {"a"})]}}
+    ).experiment
+    assert (experiment.train_tasks, experiment.shares) == (tasks, shares)
+    assert list(learned(experiment.train, tasks)) == [task for task in tasks if not shares or task in shares]
 
 
 def test_several_mistakes_are_several_sentences() -> None:

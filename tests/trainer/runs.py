@@ -251,7 +251,7 @@ def training_run(
     files["state"] = state
     return TrainingRun(
         initial=initial,
-        train_split=split,
+        train_splits={"arithmetic": split},
         seed=7,
         rollout=Rollout(max_new_tokens=MAX_NEW_TOKENS),
         reward=Reward.model_validate(

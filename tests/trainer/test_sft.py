@@ -33,7 +33,7 @@ Reported = list[tuple[int, dict[str, float]]]
 def _run(inputs: tuple[Path, Path], out: Path, steps: int = 4, **runtime: Any) -> SftRun:
     return SftRun(
         model=inputs[0].with_name("model"),  # in the Hugging Face layout
-        train_split=inputs[1],
+        train_splits={"arithmetic": inputs[1]},
         seed=3,
         sft=Sft(steps=steps, batch_size=6, learning_rate=1e-2, learning_rate_warmup_steps=2),
         runtime=SftRuntime.model_validate({"save_every": 2, **runtime}),

@@ -43,7 +43,7 @@ from dagrpo.rollout.sampling import Sampling, sampling_seed
 from dagrpo.tools import TOOLS, CallContext, StatelessTool
 from dagrpo.trainer.clock import Clock
 from dagrpo.trainer.config.training import Training
-from dagrpo.trainer.run import TrainingRun, files_in, step_file
+from dagrpo.trainer.run import TrainingRun, files_in, one_split, step_file
 from dagrpo.trainer.sampling.prompt_sampler import PromptSampler
 from dagrpo.trainer.setup import open_sampler, read_prompts
 from dagrpo.trainer.state.digest_table import FILE
@@ -591,7 +591,7 @@ def test_attempts_of_an_evaluation_are_derived_from_recorded_results_of_tools_th
     agent = run.rollout.agent.model_copy(update={"max_result_characters": 16})
     attempts = SplitAttempts(
         model=run.initial,
-        split=run.train_split,
+        split=one_split(run),
         conversation=run.rollout.model_copy(update={"agent": agent}),
         sampling=Sampling(
             samples=2, greedy=True, temperature=1.0, top_p=1.0, top_k=-1, max_new_tokens=120, lockstep=True

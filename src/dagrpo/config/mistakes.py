@@ -30,7 +30,7 @@ class Mistake:
 
     def sentence(self, source: str, known: Sequence[str]) -> str:
         """Return the error message with its fix. `known`: every key of params.yaml."""
-        inside = ".".join(str(each) for each in self.error["loc"])
+        inside = ".".join(str(each) for each in self.error["loc"] if not str(each).startswith("["))  # as [key]
         key = self.prefix + inside
         if self.error["type"] == "extra_forbidden":
             return f"{source}: unknown key `{key}`: {_hint(inside, self.prefix, self.part, known)}."

@@ -3,15 +3,45 @@
 The workflow reads it to lay out the DAG; of the stages only prepare does.
 """
 
-from typing import Annotated, Self
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Self, TypeVar
 
-from pydantic import Field, model_validator
+from pydantic import Discriminator, Field, Tag, model_validator
 
 from dagrpo.core.errors import UserError
 from dagrpo.core.section import Section, Seed
 
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.-]*(~[a-z0-9_]+)?$", max_length=64)]
 TaskName = Annotated[str, Field(pattern=r"^[a-z0-9][A-Za-z0-9_.-]*$", max_length=64)]  # also my_lab.capitals.TASK
+
+Tasks = Annotated[list[TaskName], Field(min_length=1, max_length=100)]
+RelativeShare = Annotated[float, Field(ge=0, le=1_000_000)]
+Shares = Annotated[dict[TaskName, RelativeShare], Field(min_length=1, max_length=100)]
+Train = str | Sequence[str] | Mapping[str, float]
+T = TypeVar("T")
+
+
+def _kind(value: Any) -> str:
+    return {list: "[list]", dict: "[shares]"}.get(type(value), "[name]")
+
+
+def tasks_of(train: Train) -> tuple[str, ...]:
+    """Return the tasks that a value of experiment.train names, in their order."""
+    return (train,) if isinstance(train, str) else tuple(train)
+
+
+def shares_of(train: Train) -> dict[str, float]:
+    """Return the positive shares in a value of experiment.train, with the sum 1; {} where the tasks count by their sizes."""
+    if not isinstance(train, Mapping):
+        return {}
+    whole = sum(train.values())
+    return {task: share / whole for task, share in train.items() if share}
+
+
+def learned(train: Train, values: Sequence[T]) -> dict[str, T]:
+    """Return the value of each task that the trainer sees, without those of share 0. `values`: of all tasks of experiment.train."""
+    shares = shares_of(train)
+    return {task: value for task, value in zip(tasks_of(train), values, strict=True) if task in shares or not shares}
 
 
 class Experiment(Section):
@@ -23,22 +53,41 @@ class Experiment(Section):
     seeds: Annotated[list[Seed], Field(min_length=1, max_length=1000)] = Field(
         [0], description="Seeds, one independent training run each; the report gives intervals over them."
     )
-    train: TaskName = Field("arithmetic", description="Task whose train split the policy learns from.")
-    evaluate: Annotated[list[TaskName], Field(min_length=1, max_length=100)] = Field(
+    train: Annotated[
+        Annotated[TaskName, Tag("[name]")] | Annotated[Tasks, Tag("[list]")] | Annotated[Shares, Tag("[shares]")],
+        Discriminator(_kind),
+    ] = Field(
+        "arithmetic",
+        description="Task whose train split the policy learns from; a list of several, which count by their sizes; or each with its "
+        "share of a batch, such as {gsm8k: 0.5, math: 0.5}.",
+    )
+    evaluate: Tasks = Field(
         ["arithmetic"], description="Tasks on whose test split the base and the trained policy are scored."
     )
-    tasks: Annotated[list[TaskName], Field(min_length=1, max_length=100)] = Field(
+    tasks: Tasks = Field(
         ["arithmetic"],
-        description="Every task to prepare: `train` and all of `evaluate`, each once. DVC needs this list.",
+        description="Every task to prepare: all of `train` and of `evaluate`, each once. DVC needs this list.",
     )
+
+    @property
+    def train_tasks(self) -> tuple[str, ...]:
+        """Return the tasks to learn from, also those of share 0, in their order."""
+        return tasks_of(self.train)
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """Return the positive shares of these tasks, with the sum 1; {} where they count by their sizes."""
+        return shares_of(self.train)
 
     @model_validator(mode="after")
     def _check_lists(self) -> Self:
-        for key in ("seeds", "evaluate", "tasks"):
-            values = getattr(self, key)
+        named = {"train": self.train_tasks, **{key: getattr(self, key) for key in ("seeds", "evaluate", "tasks")}}
+        for key, values in named.items():
             if len(values) != len(set(values)):
-                raise UserError(f"experiment.{key} contains duplicates: {values}; name each once")
-        needed = {self.train, *self.evaluate}
+                raise UserError(f"experiment.{key} contains duplicates: {list(values)}; name each once")
+        if isinstance(self.train, dict) and not any(self.train.values()):
+            raise UserError("experiment.train has only shares of 0: give one of its tasks a positive share")
+        needed = {*self.train_tasks, *self.evaluate}
         if set(self.tasks) != needed:
             raise UserError(f"experiment.tasks must list exactly train and evaluate: set it to {sorted(needed)}")
         return self

@@ -32,12 +32,15 @@ Metrics = Mapping[str, float]
 
 def write_job(run: TrainingRun, path: Path) -> None:
     """Write everything that a program needs to train: paths of the inputs, seed and sections of parameters, as JSON."""
-    paths = {name: getattr(run, name) for name in ("initial", "train_split", "passages", "teacher", "state")}
+    paths = {name: getattr(run, name) for name in ("initial", "teacher", "state")}
     sections = {name: getattr(run, name) for name in ("rollout", "reward", "algorithm", "training", "runtime")}
     write_json(
         path,
         {
             "seed": run.seed,
+            "train_splits": {task: str(path.resolve()) for task, path in run.train_splits.items()},
+            "shares": dict(run.shares),
+            "passages": [str(path.resolve()) for path in run.passages],
             **{name: None if each is None else str(each.resolve()) for name, each in paths.items()},
             **{name: section.model_dump(mode="json") for name, section in sections.items()},
         },

@@ -66,7 +66,7 @@ class TrainingRun:
     """Inputs, parameters and outputs of the train stage."""
 
     initial: Path  # folder of the checkpoint to start from
-    train_split: Path  # train.parquet
+    train_splits: Mapping[str, Path]  # train.parquet of each task to learn from, in their order
     seed: int
     rollout: Rollout
     reward: Reward
@@ -79,7 +79,8 @@ class TrainingRun:
     metrics: Path  # output: metrics.parquet
     rollouts: Path  # output: rollouts/manifest.json
     held_out: Path  # output: held_out.parquet
-    passages: Path | None = None  # passages.parquet of the task, for tools that search
+    shares: Mapping[str, float] = field(default_factory=dict)  # of each of these tasks in a batch; {}: by their sizes
+    passages: tuple[Path, ...] = ()  # passages.parquet of each of these tasks, for tools that search
     teacher: Path | None = None  # folder of the teacher's checkpoint, where algorithm.teacher is a folder or of the hub
     held_out_splits: tuple[HeldOutSplits, ...] = ()  # of each task that training.evaluate_every has evaluated
     facts: dict[str, Any] = field(default_factory=dict)  # what a backend adds to provenance.json
@@ -87,7 +88,7 @@ class TrainingRun:
     def describe(self) -> None:
         """Write the inputs and parameters of the run beside its state, for replays before the run has outputs."""
         own = {"seed": self.seed, "initial": str(self.initial), "rollouts": str(self.rollouts)}
-        split = {"train_split": str(self.train_split), "train_split_digest": sha256_of(self.train_split)}
+        split = {"train_split": str(one_split(self)), "train_split_digest": sha256_of(one_split(self))}
         sections = {name: getattr(self, name).model_dump(mode="json") for name in ("rollout", "algorithm", "training")}
         digest = sha256_of(self.initial / MANIFEST)
         write_json(self.state / DESCRIPTION, own | split | sections | {"initial_manifest": digest})
@@ -98,12 +99,19 @@ class SftRun:
     """Inputs, parameters and output of the sft stage."""
 
     model: Path  # folder of the checkpoint to start from
-    train_split: Path  # train.parquet
+    train_splits: Mapping[str, Path]  # train.parquet of each task to learn from, in their order
     seed: int
     sft: Sft
     runtime: SftRuntime
     state: Path  # resumable, not an output; belongs to everything above but sft.steps and runtime
     tuned: Path  # output: folder of the tuned checkpoint, in the format of `model`
+    shares: Mapping[str, float] = field(default_factory=dict)  # of each of these tasks in a batch; {}: by their sizes
     grace_seconds: float = USUAL_GRACE  # to save, after a signal to stop
     conversation: Conversation = field(default_factory=Conversation)  # the form in which demonstrations are written
     deterministic: bool = True  # rollout.deterministic: on a GPU, the same bits whenever it is computed again
+
+
+def one_split(run: TrainingRun | SftRun) -> Path:
+    """Return the only split that a run learns from."""
+    (split,) = run.train_splits.values()
+    return split

@@ -28,7 +28,7 @@ from dagrpo.trainer.model.fsdp import load_reference, load_trained_policy
 from dagrpo.trainer.model.memory import require_room
 from dagrpo.trainer.model.optimizer import make_optimizer
 from dagrpo.trainer.model.prepare import resolve_budget
-from dagrpo.trainer.run import AGENT, Report, TrainingRun, no_report
+from dagrpo.trainer.run import AGENT, Report, TrainingRun, no_report, one_split
 from dagrpo.trainer.sampling import prefetch_state
 from dagrpo.trainer.sampling.held_out import HeldOutEvaluations
 from dagrpo.trainer.sampling.prefetch import Prefetch
@@ -204,7 +204,7 @@ class Setup:
 def read_prompts(run: TrainingRun, tokenizer: PreTrainedTokenizerBase) -> list[Prompt]:
     """Return the prompts that a run learns from. Raises UserError as `read_training_prompts` does."""
     renderer = PromptRenderer(tokenizer, run.rollout, processor_of(run.initial))
-    return read_training_prompts(run.train_split, renderer, run.training)
+    return read_training_prompts(one_split(run), renderer, run.training)
 
 
 @contextmanager
@@ -225,7 +225,7 @@ def open_sampler(
     """
     env = AgentEnv(
         folder=run.state / AGENT,
-        passages=run.passages,
+        passages=run.passages[0] if run.passages else None,
         max_new_tokens=run.rollout.max_new_tokens,
         context_tokens=context_tokens(run.initial, run.runtime.engine),
         replays=replays,

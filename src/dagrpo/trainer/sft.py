@@ -27,7 +27,7 @@ from dagrpo.trainer.model.memory import advice_on_memory, require_room
 from dagrpo.trainer.model.optimizer import adamw, apply_gradients, decayed, warmed_up
 from dagrpo.trainer.model.policy import Policy, token_logprobs
 from dagrpo.trainer.model.prepare import prepare_compilation, prepare_layout
-from dagrpo.trainer.run import Report, SftRun, no_report
+from dagrpo.trainer.run import Report, SftRun, no_report, one_split
 from dagrpo.trainer.shutdown import Shutdown
 from dagrpo.trainer.state import states, tensors
 from dagrpo.utils.console import progress
@@ -67,7 +67,7 @@ class FineTuning:
         self._pad_token_id = tokenizer.eos_token_id
         chat = chat_format(tokenizer, run.conversation.chat)
         self._rows = supervised_sequences(
-            run.train_split, tokenizer, chat, run.conversation.tools, processor_of(run.model)
+            one_split(run), tokenizer, chat, run.conversation.tools, processor_of(run.model)
         )
         require_room(run.model, "sft", run.sft, world)
         self._policy = load_policy(

@@ -115,7 +115,7 @@ def _of_tuning(inputs: tuple[Path, Path], folder: Path) -> set[str]:
     names: set[str] = set()
     run = SftRun(
         model=inputs[0].with_name("model"),
-        train_split=inputs[1],
+        train_splits={"arithmetic": inputs[1]},
         seed=3,
         sft=Sft(steps=1, batch_size=2),
         runtime=SftRuntime(),

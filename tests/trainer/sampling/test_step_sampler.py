@@ -24,6 +24,7 @@ from dagrpo.rollout.sampling import sampling_seed
 from dagrpo.rollout.session import Session
 from dagrpo.trainer.batches.rollouts import Rollouts
 from dagrpo.trainer.clock import Clock
+from dagrpo.trainer.run import one_split
 from dagrpo.trainer.sampling.prompt_sampler import PromptSampler, read_training_prompts
 from dagrpo.trainer.sampling.step_sampler import StepSampler
 from dagrpo.trainer.update.advantages import step_advantages
@@ -74,7 +75,7 @@ def _sample(
     excluding = {"agent": {"name": "tool_agent", "max_excluded": max_excluded}}
     run = runs.changed(run, rollout=excluding, **changed)
     tokenizer = load_tokenizer(run.initial)
-    problems = read_training_prompts(run.train_split, PromptRenderer(tokenizer, run.rollout), run.training)
+    problems = read_training_prompts(one_split(run), PromptRenderer(tokenizer, run.rollout), run.training)
     engine = _Notebook(run.initial, [])
     engine.load(open_tensors(run.initial), f"step_{step}")
     with Grader(1.0) as grader, single_turns(tokenizer, runs.MAX_NEW_TOKENS) as agent:

@@ -80,7 +80,7 @@ def test_runtime_says_which_it_is(
     monkeypatch.setattr(sft, "reduce_next", lambda policy, kind, *, is_last: asked.append((kind, is_last)))
     run = SftRun(
         model=inputs[0].with_name("model"),
-        train_split=inputs[1],
+        train_splits={"arithmetic": inputs[1]},
         seed=3,
         sft=Sft(steps=1, batch_size=6),
         runtime=SftRuntime(micro_batch_size=2, reduce_gradients=reduction),

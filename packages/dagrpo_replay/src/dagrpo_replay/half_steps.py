@@ -17,7 +17,7 @@ from dagrpo.rollout.attempts_file import write_attempts
 from dagrpo.trainer.batches.rollouts import Rollouts
 from dagrpo.trainer.clock import Clock
 from dagrpo.trainer.metrics.step import rollout_rows, update_metrics, with_plugins
-from dagrpo.trainer.run import TrainingRun, step_file
+from dagrpo.trainer.run import TrainingRun, one_split, step_file
 from dagrpo.trainer.sampling.prompt_sampler import PromptSampler
 from dagrpo.trainer.sampling.source import SamplingSource
 from dagrpo.trainer.saver import AHEAD, PROMPTS
@@ -104,7 +104,7 @@ def update_from(
     a table is of another step, or of another policy's rollouts.
     """
     policy = UpdatedPolicy(run, world, activation_checkpointing=run.runtime.training.activation_checkpointing)
-    pictures = pictures_of(run.initial, run.train_split)
+    pictures = pictures_of(run.initial, one_split(run))
     if start is not None:
         policy.load(start)
     budget, digests = policy.budget(run.runtime.training), dict[int, StepDigests]()

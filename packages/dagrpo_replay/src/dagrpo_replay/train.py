@@ -105,15 +105,21 @@ def _show(figures: Figures, what: str, folder: Path) -> None:
 def training_run(params: "Params", seed: int | None, folder: Path) -> "TrainingRun":
     """Return the train stage of params.yaml with the user's folder as output. Raises UserError, which names a missing input."""
     from dagrpo.algorithms.teacher_config import TEACHER
+    from dagrpo.core.experiment import learned
     from dagrpo.trainer.run import TrainingRun, files_in
 
     experiment = params.experiment
     chosen = experiment.seeds[0] if seed is None else seed
-    own, results = Path("data", experiment.name, experiment.train), Path("results", experiment.name)
+    data, results = Path("data", experiment.name), Path("results", experiment.name)
     run = TrainingRun(
         initial=results / "runs" / f"seed_{chosen}" / "initial",
-        train_split=results / "difficulty" / "train.parquet",
-        passages=own / "passages.parquet",
+        train_splits=learned(
+            experiment.train, [results / "difficulty" / "train.parquet" for _ in experiment.train_tasks]
+        ),
+        shares=experiment.shares,
+        passages=tuple(
+            learned(experiment.train, [data / task / "passages.parquet" for task in experiment.train_tasks]).values()
+        ),
         teacher=Path("models", experiment.name, TEACHER),
         seed=chosen,
         rollout=params.rollout,
@@ -124,7 +130,7 @@ def training_run(params: "Params", seed: int | None, folder: Path) -> "TrainingR
         runtime=params.runtime,
         **files_in(folder),
     )
-    for path in (run.initial / "manifest.json", run.train_split):
+    for path in (run.initial / "manifest.json", *run.train_splits.values()):
         if not path.is_file():
             raise UserError(
                 f"{path} is missing, with which training starts: make it with `snakemake --cores all {path}`."

@@ -201,10 +201,11 @@ def main(path: Path) -> None:
     initial, rollout = Path(job["initial"]), Rollout.model_validate(job["rollout"])
     reward, tokenizer = Reward.model_validate(job["reward"]), load_tokenizer(initial)
     renderer = PromptRenderer(tokenizer, rollout, processor_of(initial))
-    prompts = read_training_prompts(Path(job["train_split"]), renderer, Training.model_validate(job["training"]))
+    (split,) = job["train_splits"].values()
+    prompts = read_training_prompts(Path(split), renderer, Training.model_validate(job["training"]))
     env = AgentEnv(
         folder=Path(job["state"]) / AGENT / str(os.getpid()),
-        passages=Path(job["passages"]) if job["passages"] else None,
+        passages=Path(job["passages"][0]) if job["passages"] else None,
         max_new_tokens=rollout.max_new_tokens,
         context_tokens=context_tokens(initial, Runtime.model_validate(job["runtime"]).engine),
         wants_report=bool(reward.reported_keys),

@@ -8,6 +8,7 @@ from dagrpo.trainer.config.runtime import Runtime
 
 def work(job: Job) -> None:
     """Fine-tune the model; with 0 steps it passes through unchanged."""
+    from dagrpo.core.experiment import learned, shares_of
     from dagrpo.rollout.config import Conversation
     from dagrpo.tracking.curve import Curve
     from dagrpo.trainer.config.sft import Sft
@@ -19,9 +20,11 @@ def work(job: Job) -> None:
 
     rollout = dict(job.params["rollout"])
     deterministic = rollout.pop("deterministic")
+    train = job.params["experiment"]["train"]
     run = SftRun(
         model=job.input("model").parent,
-        train_split=job.input("train"),
+        train_splits=learned(train, job.inputs["train"]),
+        shares=shares_of(train),
         seed=job.own_seed,
         sft=job.section(Sft, "sft"),
         conversation=Conversation.model_validate(rollout),
@@ -56,7 +59,14 @@ def needs(runtime: Runtime) -> Needs:
 STAGE = Stage(
     name="sft",
     work=work,
-    reads=("runtime.portable_arithmetic", "sft", "rollout.chat", "rollout.deterministic", "rollout.tools"),
+    reads=(
+        "runtime.portable_arithmetic",
+        "experiment.train",
+        "sft",
+        "rollout.chat",
+        "rollout.deterministic",
+        "rollout.tools",
+    ),
     inputs={"model": MODEL, "train": f"{TRAIN_DATA}/train.parquet"},
     outputs={"manifest": f"{RUN}/sft/manifest.json", "provenance": f"{RUN}/sft/provenance.json"},
     label="seed {seed}",

@@ -48,6 +48,7 @@ def work(job: Job) -> None:
 
 def _run(job: Job) -> "TrainingRun":
     from dagrpo.algorithms.config import Algorithm
+    from dagrpo.core.experiment import learned, shares_of
     from dagrpo.rewards.config import Reward
     from dagrpo.rollout.config import Rollout
     from dagrpo.trainer.config.training import Training
@@ -55,10 +56,12 @@ def _run(job: Job) -> "TrainingRun":
 
     folders = dict.fromkeys(path.parent for path in job.inputs.get("held_out", ()))  # in the order of the tasks
     names = ("validation", "test", "passages")
+    train = job.params["experiment"]["train"]
     return TrainingRun(
         initial=job.input("initial").parent,
-        train_split=job.input("train"),
-        passages=job.input("passages"),
+        train_splits=learned(train, job.inputs["train"]),
+        shares=shares_of(train),
+        passages=tuple(learned(train, job.inputs["passages"]).values()),
         teacher=job.input("teacher").parent,
         seed=job.own_seed,
         rollout=job.section(Rollout, "rollout"),
@@ -159,7 +162,7 @@ def launched(params: Mapping[str, Any]) -> bool:
 STAGE = Stage(
     name="train",
     work=work,
-    reads=("runtime.portable_arithmetic", "rollout", "reward", "algorithm", "training"),
+    reads=("runtime.portable_arithmetic", "experiment.train", "rollout", "reward", "algorithm", "training"),
     inputs={
         "initial": f"{RUN}/initial/manifest.json",
         "train": "results/{experiment}/difficulty/train.parquet",

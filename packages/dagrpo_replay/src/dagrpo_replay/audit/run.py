@@ -89,8 +89,8 @@ def audited(recorded: RecordedRun, record: ExecutionRecord, scratch: Path) -> Au
     teacher = [Path(path).parent for path in record.inputs if path.endswith("/teacher/manifest.json")]
     run = TrainingRun(
         initial=recorded.initial,
-        train_split=recorded.train_split,
-        passages=found.get("passages.parquet"),
+        train_splits={"": recorded.train_split},
+        passages=tuple(found.values()),
         teacher=teacher[0] if teacher else None,
         seed=recorded.seed,
         rollout=recorded.rollout,
