@@ -1,0 +1,261 @@
+"""Policies of chosen steps of a run, as lossless deltas.
+
+Each refers to the kept policy before it, the first to the initial checkpoint.
+manifest.json names the files, and per kept step the digest of all tensors and the step that its delta refers to, 0 for the initial
+checkpoint. A delta is an Arrow file with a record batch per block of each tensor: places and values of the elements whose bits
+have changed, as numbers that are small for small changes, their bytes in planes, compressed by zstd.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+from pydantic import TypeAdapter, ValidationError
+from torch import Tensor
+
+from dagrpo.checkpoints.folder import copy_auxiliary, new_checkpoint, set_config_dtype
+from dagrpo.checkpoints.manifest import tensor_digest, tensor_digest_of, verify
+from dagrpo.checkpoints.source import open_tensors
+from dagrpo.checkpoints.store import finish
+from dagrpo.checkpoints.tensors import Tensors, TensorSpec, dtype_name, raw_bytes, total_bytes
+from dagrpo.core.errors import UserError
+from dagrpo.utils.files import atomic_file, read_json, write_json
+from dagrpo.utils.manifest import MANIFEST, FileEntry, entry_of, fault_of
+
+INITIAL = 0  # the step of the initial checkpoint
+BLOCK = 1 << 22  # elements that are compared at a time
+_FARTHEST = (
+    255  # a byte of the gaps: as many elements are equal, and the next one is, too, or is counted by the next byte
+)
+_SCHEMA = pa.schema([("gaps", pa.large_binary()), ("changes", pa.large_binary())])
+_TENSORS = b"tensors"  # in the metadata of a delta: name, type and shape of each
+_UNSIGNED = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptPolicy:
+    """One kept policy: the digest of its tensors (see tensor_digest), and the step that its delta refers to."""
+
+    digest: str
+    after: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptPolicies:
+    """The content of manifest.json: kept policies by step, and the digest of the initial checkpoint's tensors."""
+
+    initial: str
+    policies: dict[int, KeptPolicy]
+    files: dict[str, FileEntry]
+
+    def chain(self, step: int) -> list[int]:
+        """Return the steps whose deltas lead from the initial checkpoint to a kept step, which comes last."""
+        chain: list[int] = []
+        while step != INITIAL:
+            chain.insert(0, step)
+            step = self.policies[step].after
+        return chain
+
+
+_ADAPTER = TypeAdapter(KeptPolicies)
+
+
+def delta_file(step: int) -> str:
+    """Return the name of a kept step's file."""
+    return f"step_{step:05d}.arrow"
+
+
+def steps(kept: Path) -> list[int]:
+    """Return the kept steps of a folder in their order. Raises UserError if its manifest is missing or not of kept policies."""
+    return sorted(read_kept(kept).policies)
+
+
+def read_kept(kept: Path) -> KeptPolicies:
+    """Read the manifest of a folder of kept policies. Raises UserError if it is missing, or not that of kept policies."""
+    path = kept / MANIFEST
+    try:
+        listed = _ADAPTER.validate_python(read_json(path))
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise UserError(
+            f"{path} does not list kept policies ({first['loc']}: {first['msg']}): run the training that makes it again."
+        ) from None
+    for step, policy in listed.policies.items():
+        if not INITIAL <= policy.after < step or policy.after not in {INITIAL, *listed.policies}:
+            raise UserError(f"{path}: step {step} refers to step {policy.after}, which is not there: train again.")
+    return listed
+
+
+def write_kept(kept: Path, listed: KeptPolicies) -> None:
+    """Write the manifest of a folder of kept policies, atomically."""
+    write_json(kept / MANIFEST, asdict(listed))
+
+
+def write(kept: Path, initial: Path, step: int, policy: Tensors, before: Tensors | None = None) -> None:
+    """Keep the policy of a step, in a folder that may have earlier ones. `before`: the one before it; None: restored from the folder.
+
+    The manifest is written last. Equal policies give equal bytes. Holds one tensor and the one before in memory.
+    """
+    first = tensor_digest_of(initial)
+    listed = read_kept(kept) if (kept / MANIFEST).is_file() else KeptPolicies(initial=first, policies={}, files={})
+    after = max((other for other in listed.policies if other < step), default=INITIAL)
+    with atomic_file(kept / delta_file(step)) as temporary:
+        _write_delta(temporary, open_kept(kept, initial, after) if before is None else before, policy)
+    entries = listed.files | {delta_file(step): entry_of(kept / delta_file(step))}
+    policies = listed.policies | {step: KeptPolicy(digest=tensor_digest(policy), after=after)}
+    write_kept(kept, KeptPolicies(initial=first, policies=policies, files=entries))
+
+
+def restore(kept: Path, initial: Path, step: int, folder: Path) -> None:
+    """Write the policy of a kept step as a whole checkpoint in the format of `initial`, with the files beside its weights.
+
+    Raises UserError if the step is not kept, `initial` is not the checkpoint that the run began with, or a delta is damaged or foreign.
+    """
+    tensors = open_kept(kept, initial, step)
+    origin, digest = verify(initial), read_kept(kept).policies[step].digest
+    with new_checkpoint(folder, total_bytes(tensors)) as new:
+        copy_auxiliary(initial, origin, new)
+        set_config_dtype(new, next(s.dtype for s in tensors.specs.values() if s.dtype.is_floating_point))
+        if finish(new, origin.format, tensors).tensors.digest != digest:
+            raise _unusable(kept / delta_file(step), step, "gives other tensors than were kept")
+
+
+def open_kept(kept: Path, initial: Path, step: int) -> Tensors:
+    """Open the policy of a kept step, or the initial one for step 0, to be read tensor by tensor; checks the files.
+
+    Raises UserError as `restore` does.
+    """
+    if step == INITIAL:
+        return open_tensors(initial)
+    listed = read_kept(kept)
+    if step not in listed.policies:
+        there = ", ".join(map(str, sorted(listed.policies))) or "none"
+        raise UserError(f"{kept} keeps no policy of step {step}, but of {there}: name one of these.")
+    if listed.initial != tensor_digest_of(initial):
+        raise UserError(
+            f"{kept} was written by a run that began with another checkpoint than {initial}: name that one."
+        )
+    return _Policy(open_tensors(initial), [_opened(kept, each, listed) for each in listed.chain(step)])
+
+
+def _opened(kept: Path, step: int, listed: KeptPolicies) -> "_Delta":
+    path = kept / delta_file(step)
+    entry = listed.files.get(path.name)
+    fault = "is not listed" if entry is None else fault_of(path, entry)
+    if fault is not None:
+        raise _unusable(path, step, fault)
+    return _Delta(path, step)
+
+
+def _unusable(path: Path, step: int, fault: str) -> UserError:
+    return UserError(f"{path}, the delta of step {step}, {fault}: copy it again, or train again.")
+
+
+class _Delta:
+    """An opened file of changes."""
+
+    def __init__(self, path: Path, step: int) -> None:
+        self._path, self._step = path, step
+        with self._naming():
+            self._file = pa.ipc.open_file(pa.memory_map(str(path)))
+            described = json.loads(self._file.schema.metadata[_TENSORS])
+            self.specs = {n: TensorSpec(dtype=getattr(torch, t), shape=tuple(s)) for n, (t, s) in described.items()}
+        self._firsts: dict[str, int] = {}  # the block that a tensor begins with
+        count = 0
+        for name, spec in self.specs.items():
+            self._firsts[name] = count
+            count += len(_blocks(spec.numel))
+
+    def applied(self, name: str, before: Tensor | None) -> Tensor:
+        """Return a tensor, from the one before it, which is left alone."""
+        spec = self.specs[name]
+        values = _bits(_as(spec, before), spec).copy()
+        with self._naming():
+            for number, block in enumerate(_blocks(spec.numel), self._firsts[name]):
+                gaps, changes = self._file.get_batch(number).to_pydict().values()
+                decode(values[block], gaps[0], changes[0])
+        return torch.from_numpy(values.view(np.uint8)).view(spec.dtype).reshape(spec.shape)
+
+    @contextmanager
+    def _naming(self) -> Iterator[None]:
+        try:
+            yield
+        except (pa.ArrowException, LookupError, TypeError, ValueError, AttributeError):  # written by something else
+            raise _unusable(self._path, self._step, "is not a delta of a policy") from None
+
+
+class _Policy:
+    """A kept policy: the tensors of the initial checkpoint, and the deltas that lead from them to it."""
+
+    def __init__(self, initial: Tensors, deltas: Sequence[_Delta]) -> None:
+        self._initial, self._deltas = initial, deltas
+        self.specs = deltas[-1].specs
+
+    def read(self, name: str) -> Tensor:
+        tensor = self._initial.read(name) if name in self._initial.specs else None
+        for delta in self._deltas:
+            tensor = delta.applied(name, tensor) if name in delta.specs else None
+        assert tensor is not None
+        return tensor
+
+
+def _write_delta(path: Path, before: Tensors, policy: Tensors) -> None:
+    specs = {name: policy.specs[name] for name in sorted(policy.specs)}
+    described = {name: [dtype_name(spec.dtype), list(spec.shape)] for name, spec in specs.items()}
+    schema = _SCHEMA.with_metadata({_TENSORS: json.dumps(described)})
+    options = pa.ipc.IpcWriteOptions(compression=pa.Codec("zstd", 3))
+    with pa.ipc.new_file(str(path), schema, options=options) as file:
+        for name, spec in specs.items():
+            old = _bits(_as(spec, before.read(name) if name in before.specs else None), spec)
+            new = _bits(policy.read(name), spec)
+            for block in _blocks(spec.numel):
+                file.write(pa.record_batch([[part] for part in encode(old[block], new[block])], schema=schema))
+
+
+def _as(spec: TensorSpec, tensor: Tensor | None) -> Tensor:
+    """Return a tensor in a type, or zeros in place of none, or one of another shape."""
+    if tensor is None or tuple(tensor.shape) != spec.shape:
+        return torch.zeros(spec.shape, dtype=spec.dtype)
+    return tensor.to(spec.dtype)
+
+
+def _bits(tensor: Tensor, spec: TensorSpec) -> np.ndarray[Any, Any]:
+    return np.frombuffer(raw_bytes(tensor), dtype=_UNSIGNED[spec.dtype.itemsize])
+
+
+def _blocks(elements: int) -> Sequence[slice]:
+    return [slice(start, start + BLOCK) for start in range(0, elements, BLOCK)]
+
+
+def encode(before: np.ndarray[Any, Any], after: np.ndarray[Any, Any]) -> tuple[bytes, bytes]:
+    """Return gaps between changed elements, and their changes, of two arrays of one unsigned type.
+
+    A change is the difference of the bits as integers, which is small for neighbouring floating point numbers, its sign in the
+    lowest bit (zigzag).
+    """
+    places = np.flatnonzero(before != after)
+    gaps = np.diff(places, prepend=-1) - 1
+    far, near = np.divmod(gaps, _FARTHEST)
+    marks = np.full(len(gaps) + int(far.sum()), _FARTHEST, dtype=np.uint8)
+    marks[np.cumsum(far + 1) - 1] = near
+    changes = after[places] - before[places]
+    signs = changes >> (8 * changes.itemsize - 1)
+    zigzag = (changes << 1) ^ np.negative(signs)
+    return marks.tobytes(), zigzag.view(np.uint8).reshape(-1, zigzag.itemsize).T.tobytes()
+
+
+def decode(values: np.ndarray[Any, Any], gaps: bytes, changes: bytes) -> None:
+    """Apply to an array, in place, what `encode` returned. Raises ValueError or IndexError if it does not fit."""
+    marks = np.frombuffer(gaps, dtype=np.uint8)
+    places = np.cumsum(marks, dtype=np.int64)[marks != _FARTHEST]
+    planes = np.frombuffer(changes, dtype=np.uint8).reshape(values.itemsize, -1)
+    zigzag = np.ascontiguousarray(planes.T).view(values.dtype).reshape(-1)
+    if len(zigzag) != len(places):
+        raise ValueError("gaps and changes differ in number")
+    values[places + np.arange(len(places))] += (zigzag >> 1) ^ np.negative(zigzag & 1)
