@@ -23,7 +23,7 @@ from dagrpo.rollout.table import ROLLOUTS
 from dagrpo.trainer.state.digest_table import FILE, digest_table
 from dagrpo.utils.files import read_json, sha256_of, write_json
 from dagrpo.utils.manifest import entry_of
-from dagrpo.utils.tables import write_parquet
+from dagrpo.utils.tables import read_parquet, write_parquet
 
 HOSTILE = (
     '</pre><script src="https://evil.example/x.js">alert(1)</script>\u202e<img src=x onerror=alert(2)>\x07 & #### 1'
@@ -87,6 +87,29 @@ def add_held_out(files: Files, split: str = "test", problems: int = 64) -> Files
         path = inputs.rollouts[seed].parents[1] / "held_out.parquet"
         write_parquet(path, pa.Table.from_pylist(rows, schema=HELD_OUT))
         files.held_out.append(path)
+    return files
+
+
+def add_mixture(files: Files, tasks: Sequence[str] = ("gsm8k", "math")) -> Files:
+    """Metrics of a mixture: of each task rewards that rise from 0.1 times its place to 0.5 more; of the last none in step 2."""
+    for path in files.metrics:
+        table = read_parquet(path)
+        course = np.linspace(0.0, 0.5, table.num_rows)
+        for place, task in enumerate(tasks, start=1):
+            of_task = {
+                "reward_mean": course + 0.1 * place,
+                "correct_fraction": course,
+                "tokens_mean": 100.0 * place + 0 * course,
+                "entropy": 0.5 - 0.5 * course,
+                "no_signal_fraction": 0.5 * course,
+                "epoch": course,
+                "groups": 4.0 / place + 0 * course,
+            }
+            if place == len(tasks):
+                of_task["reward_mean"][1:2] = np.nan
+            for name, values in of_task.items():
+                table = table.append_column(f"task/{task}/{name}", pa.array(values))
+        write_parquet(path, table)
     return files
 
 

@@ -16,7 +16,13 @@ from dagrpo.report.curves import curves, to_csv
 from dagrpo.report.examples import examples
 from dagrpo.report.figures.comparison import base_vs_trained
 from dagrpo.report.figures.held_out import held_out_accuracy
-from dagrpo.report.figures.training import completion_length, learning_curve, logprob_difference, reward_distribution
+from dagrpo.report.figures.training import (
+    by_task,
+    completion_length,
+    learning_curve,
+    logprob_difference,
+    reward_distribution,
+)
 from dagrpo.report.first_step import doubts
 from dagrpo.report.inputs import Inputs
 from dagrpo.report.over_steps import over_steps
@@ -58,7 +64,7 @@ def build(
             logprob_difference(recorded_curves),
         ]
         components = reward_components(recorded_curves, correlations(inputs, recorded_curves, window), window)
-        of_some = [components, held_out_accuracy(inputs)]
+        of_some = [by_task(recorded_curves, window), components, held_out_accuracy(inputs)]
         of_talk = [turns_and_calls(recorded_curves, window), call_shares(talk.shares)] if talk else []
     return Page(
         inputs=inputs,

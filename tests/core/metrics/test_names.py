@@ -10,7 +10,7 @@ import pytest
 import torch
 from docs.site.pages import with_tables
 from tests.algorithms.batches import ratios
-from tests.report.synthetic import make_experiment
+from tests.report.synthetic import add_mixture, make_experiment
 from tests.trainer import picture_runs, runs
 from tests.trainer.free_engine import FreeEngine
 from tests.trainer.runs import held_out_splits
@@ -34,6 +34,7 @@ from dagrpo.trainer.run import SftRun
 from dagrpo.trainer.sampling.prompt_sampler import read_training_prompts
 from dagrpo.trainer.sft import fine_tune
 from dagrpo.utils.distributed import single_process
+from dagrpo.utils.tables import read_parquet
 
 EVERYTHING = {
     "advantage": {"name": "remax"},
@@ -163,6 +164,11 @@ def test_every_name_that_runs_write_has_a_definition_and_every_definition_is_of_
     assert {f"timing/{part}_seconds" for part in ("rollout", "rewards", "update")} <= trained
     written = trained | _of_tuning(inputs, tmp_path) | _of_evaluation(tmp_path)
     written |= {f"policy/{name}" for name in _of_plugins()} | _of_training_with_pictures(tmp_path / "pictures")
+    written |= {
+        name
+        for path in add_mixture(make_experiment(tmp_path / "of_tasks")).metrics
+        for name in read_parquet(path).column_names[1:]
+    }
     written |= {*judge.METRICS, reward_model.CLIPPED, reward_model.WITHOUT_ANSWER, SAMPLES_SEEN}
     definitions = {name: definition_of(name) for name in written if not name.endswith(("_low", "_high"))}
     assert sorted(name for name, found in definitions.items() if found is None) == []

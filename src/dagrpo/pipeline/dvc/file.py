@@ -58,8 +58,8 @@ def _plot(title: str, x: str, file: str, column: str, label: str, template: str)
 
 
 def plots() -> list[dict[str, Any]]:
-    """Return DVC's plots: the scores, and each curve of the report but those of turns, which few experiments record."""
-    curves = [metric for metric in METRICS if metric.figure not in (None, "turns_and_calls")]
+    """Return DVC's plots: the scores, and each curve of the report but those that few experiments record."""
+    curves = [metric for metric in METRICS if metric.figure not in (None, "turns_and_calls", "by_task")]
     return [
         _plot("Base against trained", "metric", SCORES, "score", "score, with its interval", BAR_TEMPLATE),
         *(_plot(metric.title, "step", CURVES, metric.name, metric.name, TEMPLATE) for metric in curves),

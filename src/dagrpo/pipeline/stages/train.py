@@ -1,6 +1,8 @@
 """Stage train: GRPO with rollouts of an engine."""
 
+import math
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from dagrpo.pipeline.declaration import RAW, RUN, TRAIN_DATA, Job, Needs, Params, Stage, Wildcards
@@ -82,6 +84,7 @@ def _run(job: Job) -> "TrainingRun":
 
 def rows_to_show(curve: Sequence[Mapping[str, float]]) -> list[tuple[str, str]]:
     """Summarise a finished run as lines of text, from those of its metrics that its backend measures."""
+    from dagrpo.core.metrics import tasks_among
     from dagrpo.utils.run_info import step_seconds, times_of
 
     last = curve[-min(10, len(curve)) :]
@@ -99,6 +102,7 @@ def rows_to_show(curve: Sequence[Mapping[str, float]]) -> list[tuple[str, str]]:
     return [
         ("steps", str(len(curve))),
         *([("reward, last 10 steps", f"{sum(rewards) / len(rewards):.3f}")] if rewards else []),
+        *((f"  {task}", _of_task(task, last)) for task in tasks_among(chain(*last))),
         *(
             (f"{label}, last 10 steps", f"{sum(of(last, name)) / len(last):.3f}")
             for name, label in ABOUT_TURNS.items()
@@ -112,6 +116,21 @@ def rows_to_show(curve: Sequence[Mapping[str, float]]) -> list[tuple[str, str]]:
         *([("seconds per step", f"{seconds / len(curve):.2f}")] if seconds else []),
         *([("tokens per second", f"{sum(speeds) / len(speeds):,.0f}")] if speeds else []),
     ]
+
+
+def _of_task(task: str, steps: Sequence[Mapping[str, float]]) -> str:
+    """Return a line on a task of a mixture: its reward, length and prompts without signal, means over steps, and its epochs."""
+
+    def of(name: str) -> list[float]:
+        return [each for metrics in steps if (each := metrics.get(f"task/{task}/{name}", math.nan)) == each]
+
+    written = {
+        "reward_mean": "{:.3f}",
+        "tokens_mean": "{:.0f} tokens",
+        "no_signal_fraction": "{:.0%} of prompts without signal",
+    }
+    means = [text.format(sum(of(name)) / len(of(name))) for name, text in written.items() if of(name)]
+    return ", ".join([*means, *(f"epoch {epoch:.2f}" for epoch in of("epoch")[-1:])])
 
 
 def _about_held_out(figures: Mapping[int, Mapping[str, float]]) -> list[tuple[str, str]]:

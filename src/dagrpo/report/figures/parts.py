@@ -174,14 +174,14 @@ def curve(axes: Axes, curves: Curves, values: Floats, window: int) -> list[Hover
 def _values_as_text(curves: Curves, values: Floats, smooth: Floats, place: int) -> str:
     step = f"step {curves.steps[place]:.0f}"
     if len(curves.seeds) == 1:
-        return f"{step}: {_number(values[0, place])}, moving average {_number(smooth[0, place])}"
+        return f"{step}: {number(values[0, place])}, moving average {number(smooth[0, place])}"
     of_seeds = ", ".join(
-        f"seed {seed} {_number(value)}" for seed, value in zip(curves.seeds, smooth[:, place], strict=True)
+        f"seed {seed} {number(value)}" for seed, value in zip(curves.seeds, smooth[:, place], strict=True)
     )
-    return f"{step}: mean {_number(smooth[:, place].mean())}; {of_seeds}"
+    return f"{step}: mean {number(smooth[:, place].mean())}; {of_seeds}"
 
 
-def _number(value: float) -> str:
+def number(value: float) -> str:
     """Write a value; another project's trainer loses those of a step if it dies between its checkpoint and their line."""
     return "not recorded" if np.isnan(value) else f"{value:.4g}"
 

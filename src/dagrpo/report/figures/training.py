@@ -1,9 +1,12 @@
 """Figures of training: learning curves, rewards, lengths, trainer against engine."""
 
+from collections.abc import Mapping
+
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import NullFormatter
 
+from dagrpo.core.metrics import METRICS, tasks_among
 from dagrpo.report import style
 from dagrpo.report.curves import Curves, moving_average
 from dagrpo.report.figures.parts import (
@@ -14,12 +17,16 @@ from dagrpo.report.figures.parts import (
     legend,
     marker_of,
     metric_curve,
+    number,
     over_steps,
     paired_bars,
     paired_steps,
+    panels,
+    percent_ticks,
     phase_legend,
     recorded_of,
     seed_legend,
+    series,
     share_axis,
     step_axis,
 )
@@ -186,3 +193,62 @@ def _rewards(axes: Axes, phases: Phases) -> list[Hover]:
         shares = [np.array([(phase.rewards == level).mean() for level in levels]) for phase in phases]
         return paired_bars(axes, [f"{level:g}" for level in levels], shares)
     return paired_steps(axes, [phase.rewards for phase in phases], np.linspace(levels[0], levels[-1], 21))
+
+
+def by_task(curves: Curves, window: int) -> ReportFigure | None:
+    """Draw reward, length, entropy and prompts without signal, a line for each task of a mixture; None for a single task."""
+    tasks = tasks_among(curves.values)
+    metrics = [metric for metric in METRICS if metric.figure == "by_task"]
+    recorded = [
+        {task: name for task in tasks if (name := each.name.replace("<task>", task)) in curves.values}
+        for each in metrics
+    ]
+    drawn = [(metric, names) for metric, names in zip(metrics, recorded, strict=True) if names]
+    if not drawn:
+        return None
+    figure, grid = panels(len(drawn), 2, 1.9)
+    hovers: list[Hover] = []
+    for axes, (metric, names) in zip(grid, drawn, strict=True):
+        hovers += _lines(axes, curves, {task: (names[task], series(tasks.index(task))) for task in names}, window)
+        axes.set_title(metric.title)
+        if metric.is_share:
+            percent_ticks(axes)
+    legend(figure, [(task, series(row), "") for row, task in enumerate(tasks)])
+    several = " The mean over seeds is drawn." if len(curves.seeds) > 1 else ""
+    return ReportFigure(
+        name="by_task",
+        figure=figure,
+        title="The tasks of the mixture",
+        description="; ".join(_last_of_task(curves, task) for task in tasks) + ".",
+        caption=f"Each task's own trajectories; moving average over {window} steps.{several} A prompt whose samples all earn the same "
+        "reward teaches nothing: by so much less has its task of the gradient than of the prompts.",
+        hovers=hovers,
+    )
+
+
+def _lines(axes: Axes, curves: Curves, lines: Mapping[str, tuple[str, str]], window: int) -> list[Hover]:
+    """Draw a smoothed line for each task, from a metric's name and a colour. Returns hovers."""
+    smooth = {task: moving_average(curves[name], window).mean(axis=0) for task, (name, _) in lines.items()}
+    for task, (_, colour) in lines.items():
+        axes.plot(curves.steps, smooth[task], color=colour, marker=marker_of(curves))
+    if all((np.nan_to_num(values) >= 0).all() for values in smooth.values()):
+        axes.set_ylim(bottom=0)
+    step_axis(axes)
+
+    def values_at(place: int) -> str:
+        of_tasks = ", ".join(f"{task} {number(values[place])}" for task, values in smooth.items())
+        return f"step {curves.steps[place]:.0f}: {of_tasks}"
+
+    return over_steps(axes, curves.steps, values_at)
+
+
+def _last_of_task(curves: Curves, task: str) -> str:
+    """Return what the text alternative says of a task: its last figures, means over seeds."""
+    labels = {"reward_mean": "reward", "tokens_mean": "tokens", "groups": "prompts", "epoch": "epochs"}
+    names = {label: f"task/{task}/{figure}" for figure, label in labels.items()}
+    last = (
+        f"{label} {number(moving_average(curves[name], 1)[:, -1].mean())}"
+        for label, name in names.items()
+        if name in curves.values
+    )
+    return f"{task} in the last step: {', '.join(last)}"
