@@ -28,8 +28,8 @@ from dagrpo.engine import open_engine, sglang
 from dagrpo.models.config import Fresh
 from dagrpo.models.fresh import make_fresh
 from dagrpo.rollout.sampling import sampling_seed
-from dagrpo.tracking.sync import sync
 from dagrpo.utils.files import sha256_of, write_json
+from dagrpo_mlflow.sync import sync
 
 ENGINE = sglang.Config(max_total_tokens=8192, max_running_requests=64)
 WARMING_UP = 0.1

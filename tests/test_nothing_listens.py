@@ -1,7 +1,7 @@
 """Whatever a run starts is reached from no other machine: two processes that train, their SGLang server, the gateway.
 
 `python -m dagrpo.pipeline.launch 2 tests/test_nothing_listens.py INITIAL SPLIT OUT` is that run. The servers that a user starts have
-tests of their own: `dagrpo ui` in tests/tracking, `dagrpo search` in packages/dagrpo_agents/tests.
+tests of their own: `dagrpo ui` in packages/dagrpo_mlflow/tests, `dagrpo search` in packages/dagrpo_agents/tests.
 """
 
 import os

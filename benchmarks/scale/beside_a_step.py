@@ -26,10 +26,10 @@ from dagrpo.data.prepare import _test_split
 from dagrpo.engine.http import Endpoint
 from dagrpo.engine.interface import WeightVersion
 from dagrpo.engine.sglang.client import ServerClient
-from dagrpo.tracking.parents import settle_parents
-from dagrpo.tracking.runs import PARENT, Runs
-from dagrpo.tracking.store import open_client
 from dagrpo_answers.pool import Comparison, WorkerPool
+from dagrpo_mlflow.parents import settle_parents
+from dagrpo_mlflow.runs import PARENT, Runs
+from dagrpo_mlflow.store import open_client
 
 Work = Callable[[], str | None]  # returns what else is to be said of it
 

@@ -170,8 +170,8 @@ def _report(folder: Path, soak: str) -> list[str]:
 
 def _pages(folder: Path) -> Iterator[list[str]]:
     """Yield rows of `dagrpo ui` with nothing to record, and of the first page of all runs."""
-    mark = "from dagrpo.tracking import sync; from dagrpo.utils.files import write_json; from pathlib import Path; "
-    mark += "from dagrpo.tracking.store import tracking_uri; "
+    mark = "from dagrpo_mlflow import sync; from dagrpo.utils.files import write_json; from pathlib import Path; "
+    mark += "from dagrpo_mlflow.store import tracking_uri; "
     mark += "write_json(sync.SYNCED, {'states': sync._states(tracking_uri(Path.cwd())), 'incomplete': []})"
     measured(folder, "python", "-c", mark)
     with _terminal() as (terminal, shown):

@@ -11,8 +11,8 @@ from pathlib import Path
 import psutil
 from tests.pipeline.snakemake import clones
 
-from dagrpo.tracking.attempt import FOLDER
 from dagrpo.utils.files import read_object
+from dagrpo_mlflow.attempt import FOLDER
 
 SECONDS_TO_END = 180.0  # a stage has a minute to end, and the machine may have other work
 MEMORY = Path("/dev/shm")

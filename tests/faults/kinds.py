@@ -35,7 +35,7 @@ class Kind(StrEnum):
 
 MODULES = {
     "sglang.launch_server": Kind.SERVER,
-    "dagrpo.tracking.follow": Kind.FOLLOWER,
+    "dagrpo_mlflow.follow": Kind.FOLLOWER,
     "dagrpo.pipeline.launch": Kind.LAUNCHER,
     "dagrpo_answers.worker": Kind.HELPER,
     "bwrap": Kind.SANDBOX,

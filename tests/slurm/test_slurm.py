@@ -180,7 +180,7 @@ def test_jobs_write_no_database_and_the_head_records_their_runs(
     head = clones.start(folder, *COMMAND)
     followers: set[bool] = set()  # whether one is a process of a job
     while head.poll() is None:
-        for process in clones.processes(folder, "dagrpo.tracking.follow"):
+        for process in clones.processes(folder, "dagrpo_mlflow.follow"):
             with suppress(psutil.Error):  # it has just ended
                 followers.add(slurm.JOB_ID in process.environ())
         time.sleep(0.5)

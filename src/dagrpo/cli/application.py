@@ -78,27 +78,6 @@ def generate() -> None:
     file.generate(params)
 
 
-def lineage(target: Annotated[str, typer.Argument(metavar="FILE_OR_DIGEST")]) -> None:
-    """Trace a file or a digest back to the raw data, and forward to every score that used it."""
-    from dagrpo.pipeline.lineage import show as print_lineage
-
-    print_lineage(target)
-
-
-def ui(port: Annotated[int, typer.Option(help="port on 127.0.0.1")] = 5000) -> None:
-    """Serve the MLflow UI on this machine and print its address."""
-    from dagrpo.tracking.ui import serve
-
-    serve(port)
-
-
-def rebuild() -> None:
-    """Record the results that MLflow lacks, for example after `dvc pull`, or after its server was unavailable."""
-    from dagrpo.tracking.sync import sync
-
-    print(f"{sync()} executions recorded; `dagrpo ui` shows them")
-
-
 EXAMPLES = {  # at the end of each command's help
     "init": "Example: `dagrpo init my_study && cd my_study && snakemake --cores all target`",
     "use": "Examples: `dagrpo use arithmetic_tiny`; `dagrpo use qwen3_4b dapo_math gspo h200`; `dagrpo use params.yaml gspo`",
@@ -139,17 +118,18 @@ EXAMPLES = {  # at the end of each command's help
 RARE = "Seldom by hand"
 PANELS: dict[str, tuple[Callable[..., None] | str, ...]] = {  # of `dagrpo --help`; a name: of PACKAGED
     "Begin": (init, doctor, use, "plan", new),
-    "Look": (status, show, ui, "serve", "profile", lineage),
+    "Look": (status, show, "ui", "serve", "profile", "lineage"),
     "Compare": ("compare", "sweep", "power"),
     "Check and pass on": (verify, accept, "replay", "audit", "crate", "reproduce", "publish"),
     "Checkpoints and answers": (convert, inspect, diff, grade),
-    RARE: (generate, clean, "search", "train", warm),
+    RARE: (generate, clean, "search", "train", warm, "tracking"),
 }
 # Commands of packages that are found by their entry points, and what pip installs for each.
 PACKAGED = {
     "audit": "dagrpo[replay]",
     "compare": "dagrpo[compare]",
     "crate": "dagrpo[publish]",
+    "lineage": "dagrpo[mlflow]",
     "plan": "dagrpo[plan]",
     "power": "dagrpo[compare]",
     "profile": "dagrpo[replay]",
@@ -159,24 +139,24 @@ PACKAGED = {
     "search": "dagrpo[agents]",
     "serve": "dagrpo[agents]",
     "sweep": "dagrpo[compare]",
+    "tracking": "dagrpo[mlflow]",
     "train": "dagrpo[replay]",
+    "ui": "dagrpo[mlflow]",
 }
 app = typer.Typer(cls=Commands, no_args_is_help=True, help=__doc__, epilog=EPILOG, pretty_exceptions_enable=False)
-tracking = typer.Typer(
-    no_args_is_help=True, help="The history of runs in MLflow.", epilog="Example: `dagrpo tracking rebuild`"
-)
 app.callback()(_options)
-packaged: dict[str, Callable[..., None]] = {
+packaged: dict[str, Callable[..., None] | typer.Typer] = {
     point.name: point.load() for point in entry_points("dagrpo.commands") if point.name in PACKAGED
 }
+groups = [each for each in packaged.values() if isinstance(each, typer.Typer)]
 for panel, commands in PANELS.items():
     for command in commands:
-        function = packaged.get(command) if isinstance(command, str) else command
-        if function is not None:
-            app.command(epilog=EXAMPLES[function.__name__], rich_help_panel=panel)(function)
-tracking.command()(rebuild)
-app.add_typer(tracking, name="tracking", rich_help_panel=RARE)
-require_project_folder_of(app, tracking)
+        found = packaged.get(command) if isinstance(command, str) else command
+        if isinstance(found, typer.Typer):
+            app.add_typer(found, name=str(command), rich_help_panel=panel)
+        elif found is not None:
+            app.command(epilog=EXAMPLES[found.__name__], rich_help_panel=panel)(found)
+require_project_folder_of(app, *groups)
 
 
 def main() -> None:

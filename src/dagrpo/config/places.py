@@ -23,6 +23,7 @@ PACKAGES = (
     "dagrpo_answers",
     "dagrpo_compare",
     "dagrpo_megatron",
+    "dagrpo_mlflow",
     "dagrpo_plan",
     "dagrpo_publish",
     "dagrpo_renderers",

@@ -30,7 +30,6 @@ WITHOUT_EFFECT = (
     "dagrpo.core.plugins",
     "dagrpo.engine.config",
     "dagrpo.pipeline",
-    "dagrpo.tracking",
     "dagrpo.trainer.config.engines",
     "dagrpo.trainer.config.objective",
     "dagrpo.trainer.config.runtime",

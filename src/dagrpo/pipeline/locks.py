@@ -21,10 +21,10 @@ from filelock import FileLock, Timeout
 
 from dagrpo.core.errors import UserError
 from dagrpo.pipeline.dvc.private import DVC_FOLDER, lock_of_dvc, process_in_lock_of_dvc
+from dagrpo.pipeline.override_runs import TRY
 from dagrpo.pipeline.record import STATES
 from dagrpo.pipeline.runner import dvc_drives
 from dagrpo.pipeline.snakemake_private import locks_of
-from dagrpo.tracking.variations import TRY
 from dagrpo.utils import slurm
 from dagrpo.utils.console import say
 from dagrpo.utils.files import write_json

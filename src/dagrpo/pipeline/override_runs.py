@@ -18,10 +18,10 @@ from dagrpo.config.schema import Params
 from dagrpo.config.sweeps import Cell, Sweep
 from dagrpo.core.errors import UserError
 from dagrpo.pipeline.validation import parse_with_tasks
-from dagrpo.tracking.variations import TRY
 from dagrpo.utils.files import digest_of
 
 PARAMS = Path("params.yaml")
+TRY = "~"  # in the folder name of an override run, before the digest of its parameters
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

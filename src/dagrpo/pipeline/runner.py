@@ -23,6 +23,7 @@ from dagrpo.core.redaction import RedactingFormatter
 from dagrpo.pipeline.cache import FINISHED, cache_hit, is_made, keep_finished, restored, waiting_for_equal_job
 from dagrpo.pipeline.declaration import Job, Shared, Stage, threads_of
 from dagrpo.pipeline.failure_report import FailureReport, Kind
+from dagrpo.pipeline.override_runs import TRY
 from dagrpo.pipeline.raw_inputs import raw_recorded
 from dagrpo.pipeline.record import (
     STATES,
@@ -37,8 +38,7 @@ from dagrpo.pipeline.record import (
     state_folder,
 )
 from dagrpo.pipeline.snakemake_private import record_unfinished
-from dagrpo.tracking.attempt import noted
-from dagrpo.tracking.variations import TRY
+from dagrpo.pipeline.tracker import tracker
 from dagrpo.utils.failures import MISTAKE, TRANSIENT, exit_code_of, no_room, place_of, sentence_of, words_of
 from dagrpo.utils.files import copy, digest_of, read_json, replace_folder, sha256_of, share, write_json
 from dagrpo.utils.manifest import MANIFEST, fault_of, noted_sha256
@@ -189,7 +189,9 @@ def _execute_part(stage: Stage, options: argparse.Namespace, shared: Shared, rep
         whole |= made_with | {"taken_from": str(options.taken_from)}
     recorded = whole | {"outputs": [str(path) for path in outputs.values()]}
     configuration = configuration_of(options)
-    with noted(recorded, configuration, stopwatch.facts, options.log) as note:
+    records = tracker()
+    noted = nullcontext("") if records is None else records.noted(recorded, configuration, stopwatch.facts, options.log)
+    with noted as note:
         with _rollback(outputs.values()):
             former = {path: _version(path) for path in outputs.values()}
             stage.work(job)

@@ -5,18 +5,18 @@ from pathlib import Path
 import pytest
 from docs.site import pages
 from docs.site.pages import with_tables
-from tests.tracking.conftest import execution, stage_record
+from packages.dagrpo_mlflow.tests.conftest import execution, stage_record
 
 from dagrpo.core import metrics
 from dagrpo.core.errors import UserError
 from dagrpo.core.metrics import METRICS, Figure, Metric
+from dagrpo.pipeline.curve import Curve
 from dagrpo.pipeline.dvc import file
 from dagrpo.pipeline.dvc.file import CURVES, plots
 from dagrpo.report import tables
 from dagrpo.report.figures import parts
 from dagrpo.report.tables import glossary
-from dagrpo.tracking.curve import Curve
-from dagrpo.tracking.read import contents_of
+from dagrpo_mlflow.read import contents_of
 
 PAGE = "# Metrics\n\n## policy/\n\nProse stays.\n\n| metric | old |\n|---|---|\n| `policy/gone` | x |\n\n## sft/\n\n"
 HEADINGS = "".join(f"## {group}/\n\n" for group in sorted({each.group for each in METRICS} - {"policy", "sft"}))

@@ -15,9 +15,9 @@ from dagrpo.checkpoints.source import open_tensors
 from dagrpo.config.schema import parse
 from dagrpo.core.errors import TransientError, UserError
 from dagrpo.models.fresh import make_fresh
+from dagrpo.pipeline.curve import SUFFIX
 from dagrpo.pipeline.declaration import Job
 from dagrpo.pipeline.stages.train import STAGE
-from dagrpo.tracking.curve import SUFFIX
 from dagrpo.trainer.config.runtime import Runtime
 from dagrpo.utils.files import read_json
 from dagrpo.utils.tables import read_parquet

@@ -9,7 +9,7 @@ import typer
 
 from dagrpo.cli.shared import Seed, Which, complete_evaluated, complete_experiments
 from dagrpo.core.errors import UserError, nearest
-from dagrpo.tracking.variations import TRY
+from dagrpo.pipeline.override_runs import TRY
 from dagrpo.utils.console import VisibleConsole
 
 RESULTS = Path("results")

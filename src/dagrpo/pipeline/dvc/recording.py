@@ -21,10 +21,9 @@ from dagrpo.pipeline.dag import planned_jobs, stage_of
 from dagrpo.pipeline.declaration import RAW
 from dagrpo.pipeline.dvc.file import CHECK_STAGE
 from dagrpo.pipeline.dvc.private import CUT_SHORT, LOCK, fault_of, record_outputs
-from dagrpo.pipeline.override_runs import PARAMS
+from dagrpo.pipeline.override_runs import PARAMS, TRY
 from dagrpo.pipeline.record import STATES
 from dagrpo.pipeline.runner import RAN, dvc_drives, note_outputs
-from dagrpo.tracking.variations import TRY
 from dagrpo.utils.console import say
 from dagrpo.utils.files import atomic_file, read_json, sha256_of
 from dagrpo.utils.provenance import TOPS, provenances_of

@@ -17,13 +17,12 @@ from dagrpo.data.source import missing_in_mirror, wanted_data
 from dagrpo.data.task import get_task
 from dagrpo.pipeline.dag import planned_jobs
 from dagrpo.pipeline.declaration import RAW, patterns_of
-from dagrpo.pipeline.override_runs import PARAMS, override_run
+from dagrpo.pipeline.override_runs import PARAMS, TRY, override_run
 from dagrpo.pipeline.raw_inputs import parameter_with
 from dagrpo.pipeline.runner import dvc_drives
 from dagrpo.pipeline.snakemake_private import executor_name, executor_settings, options
 from dagrpo.pipeline.stages import all_stages
 from dagrpo.pipeline.validation import parse_with_tasks
-from dagrpo.tracking.variations import TRY
 from dagrpo.utils import slurm
 from dagrpo.utils.failures import sentence_of
 from dagrpo.utils.manifest import MANIFEST

@@ -22,7 +22,7 @@ from dagrpo.pipeline.declaration import Needs, Stage, names_in, patterns_of
 from dagrpo.pipeline.dvc.file import keep_current, require_current
 from dagrpo.pipeline.dvc.recording import commit, record_left_over, require_readable_lock
 from dagrpo.pipeline.locks import hold, is_run_by_another, note_executor
-from dagrpo.pipeline.override_runs import PARAMS, CellRun, OverrideRun, cell_runs, override_run
+from dagrpo.pipeline.override_runs import PARAMS, TRY, CellRun, OverrideRun, cell_runs, override_run
 from dagrpo.pipeline.planner import planner
 from dagrpo.pipeline.record import PART
 from dagrpo.pipeline.runner import dvc_drives
@@ -52,9 +52,7 @@ from dagrpo.pipeline.snakemake_private import (
     runs_jobs,
     stages_of_a_job,
 )
-from dagrpo.tracking.attempt import follow_jobs, leave_database_to_the_head
-from dagrpo.tracking.sync import record_what_is_new
-from dagrpo.tracking.variations import TRY
+from dagrpo.pipeline.tracker import tracker
 from dagrpo.utils import slurm
 from dagrpo.utils.addresses import require_address
 from dagrpo.utils.console import VisibleConsole, duration, say
@@ -96,8 +94,9 @@ class Experiments:
         # Two OpenMP threads that spin while they wait collapse as soon as another process wants a core.
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
         leave_threads_to_jobs(workflow)
-        if workflow.remote_exec:
-            leave_database_to_the_head()
+        self._tracker = tracker()
+        if workflow.remote_exec and self._tracker is not None:
+            self._tracker.leave_database_to_the_head()
         if options() is not None:
             os.environ[STARTED_BY] = name_as_starter()  # also in a Snakemake that runs one job on another machine
             if workflow.is_main_process and self.description not in _prepared:
@@ -128,7 +127,8 @@ class Experiments:
         if self._workflow.is_main_process and not self._workflow.local_exec:
             for each in self._all:
                 note_executor(each.folder, executor_name(), run_in_slurm(self._workflow))
-            follow_jobs({each.folder for each in self._all})
+            if self._tracker is not None:
+                self._tracker.follow_jobs({each.folder for each in self._all})
         if self.sweep is None:
             self._all[0].announce()
         else:
@@ -159,8 +159,8 @@ class Experiments:
             commit(each.folder)
         last = dag.in_order()[-1].name
         is_last = os.environ.get("DVC_STAGE", last).startswith(last)
-        trouble = record_what_is_new(0 if is_last else SECONDS_BETWEEN_SYNCS)
-        if trouble:
+        every_s = 0 if is_last else SECONDS_BETWEEN_SYNCS
+        if self._tracker is not None and (trouble := self._tracker.record_what_is_new(every_s)):
             print(f"Some results are not recorded in MLflow yet: {trouble}", file=sys.stderr)
 
 

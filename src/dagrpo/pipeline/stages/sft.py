@@ -9,8 +9,8 @@ from dagrpo.trainer.config.runtime import Runtime
 def work(job: Job) -> None:
     """Fine-tune the model; with 0 steps it passes through unchanged."""
     from dagrpo.core.experiment import learned, shares_of
+    from dagrpo.pipeline.curve import Curve
     from dagrpo.rollout.config import Conversation
-    from dagrpo.tracking.curve import Curve
     from dagrpo.trainer.config.sft import Sft
     from dagrpo.trainer.run import SftRun
     from dagrpo.trainer.sft import fine_tune

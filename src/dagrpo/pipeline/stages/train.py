@@ -22,7 +22,7 @@ FAILED = "rollout/stop_program_failed_fraction"
 
 def work(job: Job) -> None:
     """Train to the last step with the backend that training.backend names, from the newest state if there is one."""
-    from dagrpo.tracking.curve import Curve
+    from dagrpo.pipeline.curve import Curve
     from dagrpo.trainer.backends import BACKENDS
     from dagrpo.utils.console import summary
     from dagrpo.utils.run_info import times_of, write_times

@@ -13,11 +13,11 @@ from dagrpo.pipeline.changes.executions import ExecutionRecord, experiments, rea
 from dagrpo.pipeline.dag import expected
 from dagrpo.pipeline.identity import code_digests
 from dagrpo.pipeline.job_files import code_files, recorded_code
+from dagrpo.pipeline.override_runs import TRY
 from dagrpo.pipeline.raw_inputs import CARD, raw_recorded
 from dagrpo.pipeline.record import STATES
 from dagrpo.pipeline.stages import all_stages
 from dagrpo.pipeline.validation import parse_with_tasks
-from dagrpo.tracking.variations import TRY
 from dagrpo.utils.files import canonical_json, digest_of, read_object, sha256_of
 from dagrpo.utils.provenance import File, execution_of, files_of, in_order, provenances_of
 from dagrpo.utils.run_info import Account, read_accounts

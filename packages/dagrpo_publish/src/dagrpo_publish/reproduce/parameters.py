@@ -14,9 +14,9 @@ from dagrpo.core.errors import UserError
 from dagrpo.core.escape import brief, one_line
 from dagrpo.core.user_code import only_modules
 from dagrpo.pipeline.identity import LIBRARY, code_digests, code_of
+from dagrpo.pipeline.override_runs import TRY
 from dagrpo.pipeline.validation import parse_with_tasks
 from dagrpo.rewards.components.judge import ANSWERS
-from dagrpo.tracking.variations import TRY
 from dagrpo.utils.yaml_text import yaml_value
 from dagrpo_publish.crate.finished import recorded_params
 from dagrpo_publish.crate.reading import Crate
