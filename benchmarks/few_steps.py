@@ -61,7 +61,7 @@ def training_run(
     folder.mkdir()
     return TrainingRun(
         initial=inputs[0],
-        train_split=inputs[1],
+        train_splits={"task": inputs[1]},
         seed=0,
         rollout=rollout,
         reward=Reward.model_validate({"components": components}),

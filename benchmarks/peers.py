@@ -259,7 +259,7 @@ def _run(given: dict[str, Any]) -> TrainingRun:
     own |= {name: given[name] for name in ("micro_batch_tokens", "share_prompts")}
     return TrainingRun(
         initial=folder / "initial",
-        train_split=folder / "train.parquet",
+        train_splits={"task": folder / "train.parquet"},
         seed=given["seed"],
         rollout=Rollout.model_validate({"max_new_tokens": given["tokens"], "dtype": given["dtype"]}),
         reward=Reward.model_validate({"components": {f"benchmarks.peers:{component}": {"weight": 1.0}}}),
