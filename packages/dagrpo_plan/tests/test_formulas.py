@@ -7,8 +7,9 @@ import pytest
 from packages.dagrpo_plan.tests.conftest import params_with, qwen3
 
 from dagrpo.config.schema import Params
+from dagrpo.core.experiment import Experiment
 from dagrpo.engine import sglang
-from dagrpo_plan.amounts import GIBIBYTE, Lengths, Memory, MicroBatch
+from dagrpo_plan.amounts import GIBIBYTE, Lengths, Memory, MicroBatch, usual_training_prompt
 from dagrpo_plan.machine import Speed
 from dagrpo_plan.memory import (
     _bytes_of_a_token,
@@ -142,6 +143,28 @@ def test_tools_make_trajectories_longer() -> None:
     params = params_with({"experiment": task, "rollout": limits})
     assert Lengths.of_training(params, 10_000) == Lengths(prompt=64, written=60, whole=64 + 60 + 32)
     assert Lengths.of_training(params, 100).whole == 100
+
+
+@pytest.mark.parametrize(
+    ("train", "tokens"),
+    [
+        ("gsm8k", 81),
+        ({"gsm8k": 3, "dapo": 1}, 99),  # (3 * 81 + 153) / 4
+        ({"gsm8k": 1, "dapo": 0}, 81),
+        (["gsm8k", "dapo"], 132),  # (7,473 * 81 + 17,917 * 153) / 25,390
+        (
+            ["gsm8k", "bigmath"],
+            552,
+        ),  # the second's size is known once it is prepared, and its prompts take 1,024 at most
+    ],
+)
+def test_a_mixture_has_the_mean_prompt_of_its_tasks_and_their_longest_trajectory(
+    train: object, tokens: int, project: Path
+) -> None:
+    params = qwen3({"training": {"max_prompt_tokens": 1024}})
+    names = [train] if isinstance(train, str) else list(train)  # type: ignore[call-overload]
+    experiment = Experiment.model_validate({"name": "mixed", "train": train, "evaluate": names, "tasks": names})
+    assert usual_training_prompt(params.model_copy(update={"experiment": experiment})) == tokens
 
 
 def test_a_server_that_leaves_shares_the_device_with_a_process_at_rest_alone(shape: Shape) -> None:

@@ -5,14 +5,19 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from tests.report.synthetic import list_again
 
 from dagrpo.checkpoints.manifest import Manifest, TensorSummary
 from dagrpo.config.schema import parse
+from dagrpo.core.experiment import Experiment
 from dagrpo.pipeline.changes.executions import ExecutionRecord
 from dagrpo.utils.files import sha256_of, write_json, write_text
+from dagrpo.utils.tables import read_parquet, write_parquet
 from dagrpo_publish.cards import Publication, model_card
 from dagrpo_publish.crate.finished import Finished
+from dagrpo_publish.repositories import write_rollouts
 
 NAME, SEED = "tiny", 3
 RUN = Path("results", NAME, "runs", f"seed_{SEED}")
@@ -66,10 +71,11 @@ def _card(**changed: Any) -> str:
     experiment = {"seeds": [SEED], "tasks": ["arithmetic"], "train": "arithmetic", "evaluate": ["arithmetic"]}
     records = (_record("prepare", "c0de of prepare", DATA / "card.json"), _record("train", "c0de of train"))
     params = parse({"experiment": experiment, **changed})
-    finished = Finished(name=NAME, params=params, records=records, accounts={}, code={})
-    return model_card(
-        Publication(finished=finished, seed=SEED, name=NAME, organisation=None, license=None, with_rollouts=False)
-    )
+    return model_card(_publication(Finished(name=NAME, params=params, records=records, accounts={}, code={})))
+
+
+def _publication(finished: Finished) -> Publication:
+    return Publication(finished=finished, seed=SEED, name=NAME, organisation=None, license=None, with_rollouts=False)
 
 
 def _table(card: str, header: str) -> list[list[str]]:
@@ -98,3 +104,18 @@ def test_no_parameter_and_no_source_breaks_its_table() -> None:
     header = "task | used for | source | rows: train, test | train rows that share 13 words with a test row"
     ((*cells, _),) = _table(_card(), header)
     assert cells == ["arithmetic", "training and evaluation", r"rows\|of/a\|mirror (files)", "8, 4"]
+
+
+@pytest.mark.parametrize(("of_the_second", "keeps"), [("generator", True), ("files", False)])
+def test_rollouts_of_a_mixture_keep_the_texts_of_problems_only_if_all_its_tasks_are_generated(
+    of_the_second: str, keeps: bool, tmp_path: Path
+) -> None:
+    for task, origin in (("arithmetic", "generator"), ("larger", of_the_second)):
+        write_json(Path("data", NAME, task, "card.json"), {"source": "rows", "origin": origin})
+    experiment = Experiment(train=["arithmetic", "larger"], evaluate=["arithmetic"], tasks=["arithmetic", "larger"])
+    params = parse({}).model_copy(update={"experiment": experiment})
+    table = pa.table({"question": ["What is 1 + 1?"], "reward": [1.0]})
+    write_parquet(RUN / "rollouts/step_00001.parquet", table)
+    list_again(RUN / "rollouts/manifest.json", ["step_00001.parquet"])
+    write_rollouts(_publication(Finished(name=NAME, params=params, records=(), accounts={}, code={})), tmp_path / "out")
+    assert ("question" in read_parquet(tmp_path / "out/step_00001.parquet").column_names) == keeps

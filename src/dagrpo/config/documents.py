@@ -85,7 +85,7 @@ def _commented(line: str, comment: str, indent: str) -> list[str]:
 def _unselected(params: Params) -> set[int]:
     """Return the ids of sections at their defaults that nothing selected reads, and of limits that seldom change."""
     experiment, defaults = params.experiment, Params()
-    tasks = (experiment.train, *experiment.evaluate, *experiment.tasks)
+    tasks = experiment.tasks
     generators = [name for name in type(params.data).model_fields if isinstance(getattr(params.data, name), Section)]
     readers = {
         **{f"data.{name}": any(task.startswith(name) for task in tasks) for name in generators},

@@ -1,8 +1,9 @@
 """Numbers of tokens and problems, and bytes as items."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any, Self
 
 from dagrpo.config.schema import Params
@@ -65,8 +66,13 @@ class Lengths:
 
     @classmethod
     def of_training(cls, params: Params, positions: int) -> Self:
-        """Return the lengths of rollouts. `positions`: the longest context of the model. Raises UserError for an unknown task."""
-        return cls._of(params, params.experiment.train, params.rollout.max_new_tokens, positions)
+        """Return the lengths of rollouts, of a mixture the greatest. `positions`: the longest context of the model.
+
+        Raises UserError for an unknown task.
+        """
+        own = [cls._of(params, task, params.rollout.max_new_tokens, positions) for task in learned_tasks(params)]
+        longest = max(own, key=lambda each: each.whole)
+        return cls(prompt=longest.prompt, written=max(each.written for each in own), whole=longest.whole)
 
     @classmethod
     def of_evaluation(cls, params: Params, task: str, positions: int) -> Self:
@@ -175,6 +181,22 @@ def usual_prompt(params: Params, task: str, split: str) -> int:
         return int(lengths["median"])
     declared = None if params.model.source == "fresh" else get_task(task).prompt_tokens
     return most if declared is None else min(declared, most)
+
+
+def learned_tasks(params: Params) -> Sequence[str]:
+    """Return the tasks that training draws problems of."""
+    return [*(params.experiment.shares or params.experiment.train_tasks)]
+
+
+def usual_training_prompt(params: Params) -> int:
+    """Return the tokens of the usual prompt to learn from: over the tasks of a mixture the mean, by their shares, else by their sizes.
+
+    Sizes that are not known yet count as equal.
+    """
+    tasks = learned_tasks(params)
+    sizes = [prompts_of(params, task, "train") for task in tasks]
+    weights = [*params.experiment.shares.values()] or (sizes if all(sizes) else [1] * len(tasks))
+    return round(fmean((usual_prompt(params, task, "train") for task in tasks), weights=weights))
 
 
 def _card(params: Params, task: str) -> dict[str, Any] | None:

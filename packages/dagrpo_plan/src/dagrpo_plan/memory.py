@@ -13,7 +13,7 @@ from dagrpo.rollout.config import Dtype, KeepRollouts
 from dagrpo.trainer.sft import KEPT_STATES
 from dagrpo.trainer.state.tensors import KEPT_WHILE_RUNNING, state_bytes
 from dagrpo.utils.console import size
-from dagrpo_plan.amounts import BYTES, FLOAT32, Item, Lengths, Memory, memory, usual_prompt
+from dagrpo_plan.amounts import BYTES, FLOAT32, Item, Lengths, Memory, memory, usual_training_prompt
 from dagrpo_plan.models import Models, Shape
 from dagrpo_plan.training import AT_REST, Training, of_sft, of_train, trains_itself
 
@@ -225,7 +225,7 @@ def _rollouts(params: Params, models: Models) -> Item:
     """Return the tables of all seeds, with completions of the greatest length and prompts of the usual one."""
     training, seeds = params.training, len(params.experiment.seeds)
     lengths = Lengths.of_training(params, models.policy.positions)
-    tokens = min(lengths.written + usual_prompt(params, params.experiment.train, "train"), lengths.whole)
+    tokens = min(lengths.written + usual_training_prompt(params), lengths.whole)
     attempts = round(training.prompts_per_step * training.dynamic_sampling.oversampling) * training.samples_per_prompt
     number = seeds * training.steps * attempts
     keep = params.runtime.keep_rollouts

@@ -12,7 +12,7 @@ from dagrpo.engine.config import EngineConfig
 from dagrpo.pipeline.stages import difficulty, sample, sft, train
 from dagrpo.trainer.state.digests import recorded_every
 from dagrpo.trainer.state.tensors import state_bytes
-from dagrpo_plan.amounts import BYTES, FLOAT32, Lengths, prompts_of, usual_prompt
+from dagrpo_plan.amounts import BYTES, FLOAT32, Lengths, prompts_of, usual_prompt, usual_training_prompt
 from dagrpo_plan.machine import Speed
 from dagrpo_plan.measured import Measured
 from dagrpo_plan.memory import cache_tokens, held_beside
@@ -182,7 +182,7 @@ def train_seconds(params: Params, models: Models, speed: Speed, *, longest: int 
         engine=params.runtime.engine,
         attempts=prompts * settings.samples_per_prompt,
         prompts=prompts,
-        prompt=usual_prompt(params, params.experiment.train, "train"),
+        prompt=usual_training_prompt(params),
         lengths=Lengths.of_training(params, models.policy.positions),
         held=held_beside(params, training),
         longest=longest,
@@ -208,7 +208,7 @@ def _update(training: Training, params: Params, rate: float, speed: Speed, *, mi
     """
     passes, shape = training.passes, training.shape
     batch, model = passes.batch, shape.arithmetic
-    length = min(batch.written + usual_prompt(params, params.experiment.train, "train"), batch.longest)
+    length = min(batch.written + usual_training_prompt(params), batch.longest)
     own = batch.written + (length - batch.written) / batch.samples
     times, ahead = (2 if passes.rank else 3) + passes.checkpointed, passes.reference + passes.looks_ahead
     sequences = batch.share * mini_batches * training.processes
@@ -311,9 +311,11 @@ def _waited_for(sampling: float, update: float, params: Params, speed: Speed) ->
 
 
 def _difficulty(params: Params, models: Models, speed: Speed) -> StageSeconds:
-    task, lengths = params.experiment.train, Lengths.of_training(params, models.policy.positions)
-    seconds = _of_split(params, models, speed, task, "train", lengths, params.difficulty.samples)
-    total = None if seconds is None else START_SECONDS + seconds
+    lengths, samples = Lengths.of_training(params, models.policy.positions), params.difficulty.samples
+    tasks = params.experiment.train_tasks
+    seconds = [_of_split(params, models, speed, task, "train", lengths, samples) for task in tasks]
+    known = [each for each in seconds if each is not None]
+    total = START_SECONDS + sum(known) if len(known) == len(seconds) else None
     return StageSeconds(stage=DIFFICULTY, seconds=total, how="estimated", runs=1)
 
 

@@ -79,13 +79,13 @@ class Publication:
     def use_of(self, task: str) -> str:
         """Return the use of a task, in words."""
         return " and ".join(
-            ["training"] * (task == self.finished.params.experiment.train) + ["evaluation"] * (task in self.tasks)
+            ["training"] * (task in self.finished.params.experiment.train_tasks) + ["evaluation"] * (task in self.tasks)
         )
 
-    def is_generated(self, task: str) -> bool:
-        """Return True if a task's texts are dagrpo's own: written by a generator, and not taken from other people's data."""
-        card = self.data[task]
-        return card["origin"] == GENERATOR and not str(card["source"]).startswith(FOREIGN)
+    def are_generated(self, tasks: Sequence[str]) -> bool:
+        """Return True if the texts of all these tasks are dagrpo's own: written by a generator, and not taken from other people's data."""
+        cards = [self.data[task] for task in tasks]
+        return all(each["origin"] == GENERATOR and not str(each["source"]).startswith(FOREIGN) for each in cards)
 
 
 def model_card(publication: Publication) -> str:
@@ -149,7 +149,7 @@ def _rendered(template: str, publication: Publication, **values: Any) -> str:
         params=publication.finished.params,
         experiment=publication.finished.name,
         data=publication.data,
-        others=[task for task in publication.data if not publication.is_generated(task)],
+        others=[task for task in publication.data if not publication.are_generated([task])],
         model=publication.repository(publication.name),
         rollouts=publication.repository(publication.rollouts_name),
         **values,

@@ -91,7 +91,7 @@ def write_rollouts(publication: Publication, folder: Path) -> None:
             raise UserError(f"{source} {fault}, but {manifest} lists it: restore it first.")
         write_parquet(
             folder / name,
-            _published(publication, publication.finished.params.experiment.train, read_parquet(source), source),
+            _published(publication, publication.finished.params.experiment.train_tasks, read_parquet(source), source),
         )
 
 
@@ -99,11 +99,13 @@ def write_evaluation(publication: Publication, task: str, folder: Path) -> None:
     """Write the scored completions of both policies on a task. Raises UserError like `write_rollouts`."""
     for policy in ("base", "trained"):
         source = publication.run / "eval" / task / policy / "scores.parquet"
-        write_parquet(folder / policy / f"{task}.parquet", _published(publication, task, read_parquet(source), source))
+        write_parquet(
+            folder / policy / f"{task}.parquet", _published(publication, [task], read_parquet(source), source)
+        )
 
 
-def _published(publication: Publication, task: str, table: pa.Table, source: Path) -> pa.Table:
-    if not publication.is_generated(task):
+def _published(publication: Publication, tasks: Sequence[str], table: pa.Table, source: Path) -> pa.Table:
+    if not publication.are_generated(tasks):
         table = table.drop_columns([name for name in OF_THE_DATA if name in table.column_names])
     for name in table.column_names:
         column = table.column(name)

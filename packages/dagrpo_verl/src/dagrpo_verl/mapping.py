@@ -92,10 +92,10 @@ def planned(params: "Planned", settings: Mapping[str, Any]) -> Keys:
     from dagrpo.data.task import get_task
 
     require_no_adapted_experts(params.training.lora, SimpleNamespace(**CONFIGS.get(params.model.repository or "", {})))
-    task = get_task(params.experiment.train)
+    tasks = [get_task(name) for name in params.experiment.shares or params.experiment.train_tasks]
     nowhere = Path("/")
     files = Files(model=nowhere, rows=nowhere, attempts=(), checkpoints=nowhere)
-    several_turns = has_several_turns(params.rollout, offered=bool(task.tools or task.interaction))
+    several_turns = has_several_turns(params.rollout, offered=any(task.tools or task.interaction for task in tasks))
     return configuration(params, settings, params.experiment.seeds[0], files, several_turns=several_turns)
 
 

@@ -92,10 +92,10 @@ def refuse(params: "Planned", settings: Mapping[str, Any]) -> None:
     format_named(FORMAT, "training.backend megatron_lm")  # its package may be missing
     if params.model.source == "fresh" and params.model.fresh.takes_pictures:
         raise refusal("model.fresh.vision.family is not none", "set it to none")
-    task = get_task(params.experiment.train)
-    for name, what in (("tools", task.tools), ("a simulated user", task.interaction), ("pictures", task.images)):
-        if what:
-            raise refusal(f"the task {task.name} has {name}", "set experiment.train to a task of one turn of text")
+    for task in map(get_task, params.experiment.shares or params.experiment.train_tasks):
+        for name, what in (("tools", task.tools), ("a simulated user", task.interaction), ("pictures", task.images)):
+            if what:
+                raise refusal(f"the task {task.name} has {name}", "set experiment.train to tasks of one turn of text")
     if not params.runtime.backend.source:
         raise UserError(
             "runtime.backend.source is null, but training.backend megatron_lm runs a checkout of Megatron-LM: set it to its folder"
