@@ -1,21 +1,24 @@
-"""The command `dagrpo`: a mistake is one sentence and exit code 1, wherever it is made."""
+"""The command dagrpo: a mistake is one sentence and exit code 1; every example of a help is taken."""
 
+import re
 import subprocess
 import sys
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 
+import click
 import pytest
 import typer
+from tests.docs.commands import Command, commands_of, require_valid
 from typer.testing import CliRunner
 
 from dagrpo.cli.application import Commands, app, main
+from dagrpo.config.places import ROOT
 from dagrpo.config.project import TAKE_A_PATH, WORK_ANYWHERE, ProjectCommand
 from dagrpo.core.errors import UserError
 
 DAGRPO = Path(sys.executable).with_name("dagrpo")
-
 
 Run = Callable[..., tuple[int, str, str]]  # exit code, stdout, stderr
 
@@ -129,3 +132,23 @@ def test_a_shell_completes(
 def test_a_command_of_a_package_that_is_not_installed_says_what_installs_it() -> None:
     with pytest.raises(UserError, match=r"pip install 'dagrpo\[publish\]'"):
         Commands().get_command(None, "crate")
+
+
+COMMANDS: dict[str, click.Command] = {
+    name: command
+    for name, command in typer.main.get_command(app).commands.items()  # type: ignore[attr-defined]
+    if not command.hidden
+}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_help_of_a_command_has_an_example_of_it(name: str) -> None:
+    assert re.match(rf"Examples?: `dagrpo {name}", COMMANDS[name].epilog or "")
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_examples_in_the_help_are_what_the_command_line_takes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    for example in re.findall(r"`(dagrpo [^`]+)`", COMMANDS[name].epilog or ""):
+        for text in commands_of(example):
+            require_valid(Command(page=name, text=text, is_whole=True))

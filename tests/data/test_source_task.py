@@ -1,8 +1,9 @@
-"""Tasks made of a data set's rows: splits in several files, what a task adds to each row, what is not read."""
+"""Tasks made of a data set's rows: splits in several files, what a task adds, what is not read; the example of docs/tasks.md."""
 
+import re
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -11,15 +12,21 @@ import pytest
 
 from dagrpo.core.errors import UserError
 from dagrpo.core.types import Row
+from dagrpo.data import datasets as data_sets
 from dagrpo.data import source_task
 from dagrpo.data.config import Data
 from dagrpo.data.datasets import aime, dapo
+from dagrpo.data.prepare import prepare
 from dagrpo.data.raw_row import RawRow
+from dagrpo.data.schema import from_table
 from dagrpo.data.source import Place, RawFile, Source
 from dagrpo.data.source_task import sourced_task
 from dagrpo.data.task import TASKS, Task, _called, chat, get_task
+from dagrpo.models.folder import save_tokenizer
+from dagrpo.models.tokenizer import character_tokenizer
 from dagrpo.rewards.verifiers import VERIFIERS
 from dagrpo.utils.files import sha256_of
+from dagrpo.utils.tables import read_parquet
 
 
 def _to_problem(row: RawRow) -> Row:
@@ -164,3 +171,41 @@ def test_importing_the_registry_imports_nothing_heavy() -> None:
     program = f"import sys, dagrpo.data.task; print([name for name in {HEAVY} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+DOCUMENT = (Path(__file__).resolve().parents[2] / "docs/tasks.md").read_text()
+MODULE = "dagrpo.data.datasets.capitals"
+
+
+def _block(language: str) -> str:
+    (block,) = re.findall(rf"```{language}\n(.*?)```", DOCUMENT, re.DOTALL)
+    return str(block)
+
+
+@pytest.fixture
+def _with_the_example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The example's file where the registry looks, as if it stood in the package."""
+    (tmp_path / "added").mkdir()
+    (tmp_path / "added/capitals.py").write_text(_block("python"))
+    monkeypatch.setattr(data_sets, "__path__", [*data_sets.__path__, str(tmp_path / "added")])
+    yield
+    sys.modules.pop(MODULE, None)
+
+
+@pytest.mark.usefixtures("_with_the_example")
+def test_the_example_is_a_whole_task(tmp_path: Path) -> None:
+    (tmp_path / "capitals").mkdir()
+    (tmp_path / "capitals/train.jsonl").write_text(_block("json"))
+    (tmp_path / "capitals/test.jsonl").write_text('{"country": "Spain", "facts": [{"capital": "Madrid"}]}\n')
+    (tmp_path / "model").mkdir()
+    save_tokenizer(tmp_path / "model", character_tokenizer(512))
+    folder = tmp_path / "data/capitals"
+    prepare("capitals", folder, Data(mirror=str(tmp_path)), model=tmp_path / "model", evaluate=["capitals"])
+    train = from_table(read_parquet(folder / "train.parquet"))
+    assert [(example.question, example.ground_truth) for example in train] == [
+        ("What is the capital of France?", '["Paris"]'),
+        ("What is the capital of Italy?", '["Rome"]'),
+    ]
+    assert {(example.task, example.verifier, example.data_source) for example in train} == {
+        ("capitals", "exact_match", "someone/capitals")
+    }

@@ -1,4 +1,4 @@
-"""Models of the hub, against a server on this machine that speaks as much of its protocol as a download needs."""
+"""Models of the hub, with pictures and without, against a server on this machine that speaks what a download needs."""
 
 import json
 import shutil
@@ -12,13 +12,18 @@ import torch
 from tests.checkpoints.conftest import SHAPE
 from tests.models.hub import REPOSITORY, REVISION, Hub, point_at, serving
 
+from dagrpo.algorithms.teacher_config import Teacher
 from dagrpo.checkpoints.file_plan import write_all
 from dagrpo.checkpoints.formats.huggingface import HuggingFaceTensors, planned_files
 from dagrpo.checkpoints.manifest import Manifest, verify
+from dagrpo.checkpoints.tokenizers import load_tokenizer
 from dagrpo.core.errors import UserError
-from dagrpo.models.config import Model
+from dagrpo.models.chat_template import MARK, QWEN2_5_VL_TOOLS
+from dagrpo.models.config import Fresh, Model, Vision
 from dagrpo.models.fresh import make_fresh
-from dagrpo.models.make import make_model
+from dagrpo.models.make import make_model, make_teacher
+from dagrpo.models.pictures import PictureProcessor
+from dagrpo.utils.files import read_object
 from dagrpo.utils.manifest import MANIFEST
 
 
@@ -135,3 +140,92 @@ def test_a_model_of_which_the_hub_lacks_a_file_is_refused(name: str, hub: Hub, t
     with pytest.raises(UserError):
         _make(tmp_path / "models" / "small")
     assert not (tmp_path / "models" / "small").exists()
+
+
+VISION = Vision(family="qwen2_5_vl", depth=1, hidden_size=8, intermediate_size=16, num_heads=2)
+SEEING = Fresh(hidden_size=32, num_hidden_layers=1, intermediate_size=16, vision=VISION)
+BLIND = Fresh(hidden_size=32, num_hidden_layers=1, intermediate_size=16)
+OF_THE_HUB = {"source": "hub", "repository": REPOSITORY, "revision": REVISION}
+
+
+@pytest.fixture(scope="module")
+def seeing(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model with pictures of 64 tokens at most."""
+    folder = tmp_path_factory.mktemp("seeing") / "model"
+    make_fresh(folder, SEEING, torch.float32)
+    return folder
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    """As the hub hands them out."""
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.name not in ("origin.json", MANIFEST)}
+
+
+@pytest.fixture
+def hub_of_seeing(seeing: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    with serving(files_of(seeing), monkeypatch) as hub:
+        yield hub
+
+
+def most_pixels(folder: Path) -> int:
+    assert verify(folder)
+    return int(read_object(folder / "preprocessor_config.json")["max_pixels"])
+
+
+def test_a_teacher_of_the_hub_sees_a_picture_in_as_many_tokens_as_the_policy(
+    hub_of_seeing: Hub, seeing: Path, tmp_path: Path
+) -> None:
+    limit = 28 * 28 * 9
+    make_model(tmp_path / "policy", Model.model_validate({**OF_THE_HUB, "max_pixels": limit}))
+    params = Teacher.model_validate(OF_THE_HUB)
+    make_teacher(tmp_path / "teacher", params, source=None, student=seeing, max_pixels=limit)
+    make_teacher(tmp_path / "unlimited", params, source=None, student=seeing)
+    assert most_pixels(tmp_path / "policy") == most_pixels(tmp_path / "teacher") == limit
+    assert most_pixels(tmp_path / "unlimited") == most_pixels(seeing)
+    assert read_object(tmp_path / "teacher" / "origin.json")["max_pixels"] == limit
+
+
+def test_a_limit_of_pictures_is_nothing_to_a_teacher_of_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_fresh(tmp_path / "blind", BLIND, torch.float32)
+    with serving(files_of(tmp_path / "blind"), monkeypatch):
+        make_teacher(
+            tmp_path / "teacher",
+            Teacher.model_validate(OF_THE_HUB),
+            source=None,
+            student=tmp_path / "blind",
+            max_pixels=7056,
+        )
+        assert "max_pixels" not in read_object(tmp_path / "teacher" / "origin.json")
+        with pytest.raises(UserError, match="which takes text alone: choose a vision-language model"):
+            make_model(tmp_path / "policy", Model.model_validate({**OF_THE_HUB, "max_pixels": 7056}))
+
+
+def test_a_template_that_tells_of_tools_becomes_the_only_one(hub_of_seeing: Hub, tmp_path: Path) -> None:
+    config = json.loads(hub_of_seeing.files["tokenizer_config.json"])
+    hub_of_seeing.files["tokenizer_config.json"] = json.dumps(config | {"chat_template": "an old one"}).encode()
+    hub_of_seeing.files["chat_template.json"] = json.dumps({"chat_template": "another"}).encode()
+    tokenizer = json.loads(hub_of_seeing.files["tokenizer.json"])
+    first = tokenizer["added_tokens"][0]
+    tokenizer["added_tokens"].append({**first, "content": MARK, "id": len(tokenizer["model"]["vocab"])})
+    params = {**OF_THE_HUB, "chat_template": "qwen2_5_vl_tools"}
+    hub_of_seeing.files["tokenizer.json"] = json.dumps(tokenizer).encode()
+    manifest = make_model(tmp_path / "model", Model.model_validate(params))
+    assert verify(tmp_path / "model") == manifest
+    assert "chat_template.json" not in manifest.files
+    assert "chat_template" not in read_object(tmp_path / "model" / "tokenizer_config.json")
+    assert load_tokenizer(tmp_path / "model").chat_template == QWEN2_5_VL_TOOLS
+    assert read_object(tmp_path / "model" / "origin.json")["chat_template"] == "qwen2_5_vl_tools"
+    assert PictureProcessor.of(tmp_path / "model")
+
+
+def test_that_template_is_refused_for_another_family_and_a_fresh_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ValueError, match=r"is for a published model, and model\.source is fresh: set model\.chat_t"):
+        Model.model_validate({"chat_template": "qwen2_5_vl_tools"})
+    make_fresh(tmp_path / "blind", BLIND, torch.float32)
+    params = Model.model_validate({**OF_THE_HUB, "chat_template": "qwen2_5_vl_tools"})
+    message = r"is for a qwen2_5_vl, and the model is a qwen2: set model\.chat_template to own"
+    with serving(files_of(tmp_path / "blind"), monkeypatch), pytest.raises(UserError, match=message):
+        make_model(tmp_path / "policy", params)
+    assert not (tmp_path / "policy").exists()

@@ -1,22 +1,31 @@
-"""From problems to trajectories in both orders of work, with an engine that follows a script."""
+"""From problems to trajectories in both orders of work, with an engine that follows a script; agents are closed."""
 
+import asyncio
 import signal
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.rollout.problems import problem
+from tests.rollout.scripted_chat import ScriptedChat
 from tests.rollout.scripted_engine import ScriptedEngine
 from tests.rollout.single_turns import single_turns
+from tests.rollout.talking import Echo, TalkingEngine, attempts, tool_problem
 
 from dagrpo.core.trajectory import Trajectory
 from dagrpo.core.types import Completion, PictureTokens, PromptPictures, SamplingRequest
 from dagrpo.models.tokenizer import character_tokenizer
+from dagrpo.rollout import open_agent as module
+from dagrpo.rollout.agents import Agent, AgentContext, AgentKind, Limits
+from dagrpo.rollout.agents.tool_agent import Config, ToolAgent
 from dagrpo.rollout.collect import FailedPrograms, collect
-from dagrpo.rollout.open_agent import OpenAgent
+from dagrpo.rollout.open_agent import AgentEnv, OpenAgent, open_agent
 from dagrpo.rollout.sampling import Sampling
+from dagrpo.rollout.tool_runtime.toolbox import Toolbox
+from dagrpo.tools import CallContext
 
 PROBLEMS = [problem(0), problem(1), problem(1)]  # a step that spans two epochs may draw a problem twice
 TOKENIZER = character_tokenizer(256)
@@ -108,8 +117,6 @@ def test_ctrl_c_while_the_engine_samples_is_raised_as_what_it_is(agent: OpenAgen
 
 
 # ---- failed programs ----
-
-
 def _attempt(fault: str = "") -> Trajectory:
     return Trajectory(
         prompt=problem(0),
@@ -144,3 +151,46 @@ def test_it_is_said_once_with_the_most_frequent_fault_and_the_log(
     ]
     watched.warn("train (seed 1), step 3", attempts)
     assert _lines(capsys) == []
+
+
+@dataclass
+class Conversation:
+    agent: Config
+    tools: Mapping[str, Any]
+    chat: None = None
+
+
+@pytest.mark.parametrize("lockstep", [True, False])
+def test_ctrl_c_within_a_call_leaves_no_task_and_no_open_tool(monkeypatch: pytest.MonkeyPatch, lockstep: bool) -> None:
+    seen: list[str] = []
+
+    async def call(arguments: Mapping[str, Any], context: CallContext) -> str:
+        try:
+            await asyncio.sleep(0.01)
+            if "struck" not in seen:
+                seen.append("struck")
+                raise KeyboardInterrupt
+            await asyncio.sleep(60)
+            return ""
+        finally:
+            seen.append("call over")
+
+    @asynccontextmanager
+    async def opened(limits: Limits, context: AgentContext) -> AsyncIterator[Agent]:
+        try:
+            yield ToolAgent(Toolbox({"echo": Echo(call)}, limits), limits)
+        finally:
+            await asyncio.sleep(0)
+            seen.append("closed")
+
+    monkeypatch.setattr(module, "AGENTS", {"tool_agent": AgentKind(config=Config, open=opened)})
+    monkeypatch.setattr(module, "chat_format", lambda tokenizer, config: ScriptedChat())
+    conversation: Any = Conversation(agent=Config(name="tool_agent"), tools={})
+    around = AgentEnv(folder=Path(), passages=None, max_new_tokens=80, context_tokens=1000)
+    kept: list[OpenAgent] = []
+    with pytest.raises(KeyboardInterrupt), open_agent(conversation, character_tokenizer(64), (), around) as agent:
+        kept.append(agent)
+        engine = TalkingEngine(lambda said: "@echo{}@echo{}")
+        attempts(engine, agent, [tool_problem(0, "a"), tool_problem(1, "b")], lockstep=lockstep)
+    assert seen == ["struck", *4 * ["call over"], "closed"]
+    assert kept[0]._loop.is_closed()

@@ -1,8 +1,9 @@
-"""How an execution went: what is kept beside the log, and whose it is taken for."""
+"""How an execution went, what is kept beside the log, and lineage from provenance files alone."""
 
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -12,6 +13,7 @@ from tests.report.synthetic import make_experiment
 from dagrpo.report.times import circumstances, write_times_page
 from dagrpo.utils.environment import has_avx2, kind_of_processor
 from dagrpo.utils.files import read_json, write_json
+from dagrpo.utils.provenance import File, lineage_rows
 from dagrpo.utils.run_info import (
     Account,
     Stopwatch,
@@ -113,3 +115,44 @@ def test_times_are_read_of_the_run_that_wrote_them_alone(tmp_path: Path) -> None
     assert step_seconds(times[0]) == 3.0
     write_parquet(metrics, pa.table({"step": [2]}))
     assert read_times(tmp_path, metrics) is None
+
+
+RAW, DATA, MODEL, POLICY, SCORE = (digit * 64 for digit in "12345")
+
+
+def provenance_of(path: Path, stage: str, seed: int | None, inputs: dict[str, str], outputs: dict[str, str]) -> Path:
+    record: dict[str, Any] = {"stage": stage, "experiment": "demo", "seed": seed, "params": {}, "code": "c", "key": "k"}
+    write_json(path, record | {"inputs": inputs, "outputs": outputs})
+    return path
+
+
+def test_rows_run_from_raw_data_to_scores_whatever_the_order_of_the_files(tmp_path: Path) -> None:
+    score = provenance_of(tmp_path / "s.json", "score", 0, {"policy/manifest.json": POLICY}, {"scores.json": SCORE})
+    train = provenance_of(
+        tmp_path / "t.json",
+        "train",
+        0,
+        {"train.parquet": DATA, "model/manifest.json": MODEL},
+        {"policy/manifest.json": POLICY},
+    )
+    model = provenance_of(tmp_path / "m.json", "model", None, {}, {"model/manifest.json": MODEL})
+    prepare = provenance_of(tmp_path / "p.json", "prepare", None, {"raw.jsonl": RAW}, {"train.parquet": DATA})
+    rows = lineage_rows([score, train, model, prepare])
+    assert [row.stage for row in rows] == ["model", "prepare", "train", "score"]
+    assert rows[2].inputs == (File("model/manifest.json", MODEL), File("train.parquet", DATA))
+    assert (rows[3].seed, rows[3].output, rows[3].digest) == (0, "scores.json", SCORE)
+
+
+def test_seeds_stand_in_order_within_a_stage(tmp_path: Path) -> None:
+    files = [
+        provenance_of(tmp_path / f"{seed}.json", "train", seed, {}, {f"seed_{seed}/manifest.json": POLICY})
+        for seed in (10, 2, 0)
+    ]
+    assert [row.seed for row in lineage_rows(files)] == [0, 2, 10]
+
+
+def test_a_checkpoint_that_is_passed_through_unchanged_makes_no_circle(tmp_path: Path) -> None:
+    sft = provenance_of(tmp_path / "w.json", "sft", 0, {"model/m.json": MODEL}, {"sft/m.json": MODEL})
+    export = provenance_of(tmp_path / "e.json", "export", 0, {"sft/m.json": MODEL}, {"exported/m.json": MODEL})
+    model = provenance_of(tmp_path / "m.json", "model", None, {}, {"model/m.json": MODEL})
+    assert [row.stage for row in lineage_rows([export, sft, model])] == ["model", "sft", "export"]

@@ -1,9 +1,11 @@
-"""Process that makes verl's attempts: what it asks verl's servers, and which attempts it leaves out."""
+"""Process that makes verl's attempts, and the pipe to verl's agent loops: what is asked, and which attempts are left out."""
 
 import asyncio
 import io
 import json
+import sys
 import threading
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -14,6 +16,7 @@ from tests.trainer.attempts import graded
 from dagrpo.core.types import PictureTokens, PromptPictures
 from dagrpo.models.tokenizer import character_tokenizer
 from dagrpo.tools import InfrastructureFailure
+from dagrpo_verl.agent_loop import AttemptProcess
 from dagrpo_verl.attempt_process import Attempts, of_one_sequence
 
 TOKENIZER = character_tokenizer(128)
@@ -92,3 +95,36 @@ def test_a_conversation_of_several_sequences_is_left_out() -> None:
     two = replace(one, samples=one.samples * 2)
     assert of_one_sequence(one) is one
     assert (of_one_sequence(two).learned, of_one_sequence(two).fault[:22]) == (False, "it became 2 sequences,")
+
+
+FINISHES_ONE = """
+import json, sys
+number = json.loads(sys.stdin.readline())["attempt"]
+print(json.dumps({"attempt": number, "done": {"reward": 1.0}}), flush=True)
+"""
+WRITES_NO_JSON = "input(); print('Killed', flush=True); input()"
+
+
+async def no_policy(question: Mapping[str, Any]) -> dict[str, Any]:
+    raise AssertionError("no token is asked for")
+
+
+async def made(process: AttemptProcess) -> list[Any]:
+    """Return what becomes of two attempts, one after the other."""
+    place = {"step": 1, "index": 0, "sample": 0}
+    found = []
+    for _ in range(2):
+        async with asyncio.timeout(20):
+            found.append(await asyncio.gather(process.make(place, no_policy), return_exceptions=True))
+        await asyncio.sleep(0.2)  # the process ends
+    return [each for (each,) in found]
+
+
+def test_a_process_that_has_ended_is_started_again_by_the_next_attempt() -> None:
+    assert asyncio.run(made(AttemptProcess([sys.executable, "-c", FINISHES_ONE]))) == 2 * [{"reward": 1.0}]
+
+
+def test_a_process_that_writes_no_json_leaves_no_attempt_waiting() -> None:
+    for each in asyncio.run(made(AttemptProcess([sys.executable, "-c", WRITES_NO_JSON]))):
+        assert isinstance(each, RuntimeError)
+        assert "has ended" in str(each)

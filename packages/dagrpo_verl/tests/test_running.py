@@ -1,11 +1,12 @@
 """Stage train with a stand-in for verl, which has its files and interfaces and trains nothing (stand_in/)."""
 
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from packages.dagrpo_verl.tests import with_pictures
+from packages.dagrpo_verl.tests import scripted_attempts, several_turns, with_pictures
 from tests.trainer import runs
 from tests.trainer.foreign_runs import path_with, run_in, train
 
@@ -116,3 +117,18 @@ def test_an_environment_without_verl_is_refused_with_its_remedy(
 def test_a_key_that_verl_does_not_have_is_refused_before_any_work(run: TrainingRun) -> None:
     with pytest.raises(UserError, match="gpu_memory"):
         train(run, settings={"actor_rollout_ref.rollout.gpu_memory": 0.6})
+
+
+def test_verl_gets_the_tokens_masks_and_rewards_of_our_own_loop(tmp_path: Path) -> None:
+    run = several_turns.run_in(tmp_path)
+    scripts = several_turns.SCRIPTS
+    found = scripted_attempts.attempts(sys.executable, run, tmp_path / "state", scripts, path_with("verl"))
+    several_turns.require_ours(found, run)
+
+
+def test_verl_gets_the_placeholders_and_pictures_of_our_own_prompts(tmp_path: Path) -> None:
+    run = with_pictures.run_in(tmp_path, "qwen2_5_vl")
+    found = scripted_attempts.attempts(
+        sys.executable, run, tmp_path / "state", with_pictures.SCRIPTS, path_with("verl")
+    )
+    with_pictures.require_ours(found, run)

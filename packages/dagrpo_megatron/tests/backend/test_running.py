@@ -1,17 +1,20 @@
-"""Stage train with a stand-in for Megatron-LM, which has its files and interfaces and trains nothing (stand_in/)."""
+"""Stage train with a stand-in for Megatron-LM on one host and on two, which has its files and trains nothing (stand_in/)."""
 
 import time
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from tests.trainer import runs
+from tests.hosts import two_hosts
+from tests.trainer import foreign_hosts, foreign_runs, runs
 from tests.trainer.foreign_runs import STAND_INS, run_in, silent_for, train
 
 from dagrpo.checkpoints.manifest import verify
 from dagrpo.checkpoints.source import open_tensors
+from dagrpo.config.overlay import merged
 from dagrpo.core.errors import TransientError, UserError
 from dagrpo.data.schema import to_table
 from dagrpo.trainer.run import TrainingRun, one_split
@@ -115,3 +118,18 @@ def test_a_response_that_cannot_be_graded_ends_the_run_with_its_reason(
     monkeypatch.setattr(running, "check_command", lambda *given: None)  # it would find the reason before
     with pytest.raises(UserError, match=r"A response cannot be graded: row \d"):
         train(run)
+
+
+CHANGES: dict[str, Any] = {
+    "training": {"mini_batches": 2, "backend": {"name": "megatron_lm"}},
+    "runtime": {"backend": {"silent_minutes": 8, "source": str(foreign_runs.STAND_INS["megatron_lm"])}},
+}
+ON_TWO = merged(CHANGES, foreign_hosts.ON_TWO)
+
+
+def test_two_hosts_leave_the_policy_of_one_host_with_as_many_processes_also_after_one_was_killed(
+    tmp_path: Path,
+) -> None:
+    with two_hosts() as hosts:
+        foreign_hosts.lose_last(hosts, tmp_path, ON_TWO, "iter_0000004/common.pt", hangs_after=6)
+        foreign_hosts.require_policy_of_one_host(hosts, tmp_path, CHANGES)
