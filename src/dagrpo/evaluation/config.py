@@ -67,6 +67,9 @@ class Scoring(Section):
         return [scorer for scorer in map(SCORERS.get, self.also) if scorer.suits(verifier)]
 
 
+STEP = "step_"  # before the step, in the name of a kept policy
+
+
 class Evaluation(Section):
     oracles: bool = Field(
         False,
