@@ -107,23 +107,6 @@ def test_servers_with_as_many_threads_give_the_same_bits(tiny_model: Path, tmp_p
     assert answers[0] == answers[1]
 
 
-def test_given_weights_come_before_those_of_the_folder(serve: Serve, tiny_model: Path, tmp_path: Path) -> None:
-    seen: list[float] = []
-
-    def look(folder: Path) -> None:
-        seen.append(sum_of_norm(folder))
-
-    params = elsewhere(serve(Echo(look=look)).address, weights=tmp_path / "shared")
-    first, second = (StateTensors({"model.norm.weight": torch.full((128,), value)}) for value in (3.0, 4.0))
-    with open_engine(
-        tiny_model, params, tmp_path / "log", dtype="float32", deterministic=False, weights=first, version="step_0"
-    ) as engine:
-        assert engine.generate(REQUESTS[:1], lockstep=False)[0].weight_version == "step_0"
-        engine.load(second, "step_1")
-        assert engine.generate(REQUESTS[:1], lockstep=False)[0].weight_version == "step_1"
-    assert seen == [3 * 128.0, 4 * 128.0]
-
-
 def test_weights_that_a_server_was_started_with_take_no_memory_afterwards(
     serve: Serve, tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -212,27 +212,3 @@ def test_what_sglang_logs_of_its_settings_is_without_the_api_key(tmp_path: Path)
     environment = server_environment(os.environ | {"HF_TOKEN": "m4rked-s3cret"}, tmp_path, device="cuda")
     done = subprocess.run([sys.executable, "-c", LOGS], env=environment, capture_output=True, text=True, check=True)
     assert done.stderr.rstrip().endswith("] server_args={'api_key': '***', 'port': 1} ***")
-
-
-def test_further_flags_of_sglang_come_last_and_are_of_its_own_parser(tmp_path: Path) -> None:
-    import argparse
-
-    from sglang.srt.server_args import ServerArgs
-
-    parser = argparse.ArgumentParser()
-    ServerArgs.add_cli_args(parser)
-    actions = {name: action for action in parser._actions for name in action.option_strings}
-    for name, kind in sglang.ARGUMENTS.items():
-        action = actions[f"--{name}"]
-        assert (action.nargs == 0) == (kind is bool), name
-    values = {bool: True, int: 3, float: 0.5}
-    arguments = {
-        name: values.get(kind, "lru" if name == "radix-eviction-policy" else "info")
-        for name, kind in sglang.ARGUMENTS.items()
-    }
-    arguments |= dict.fromkeys(("watchdog-timeout", "soft-watchdog-timeout"), 4)
-    config = sglang.Config.model_validate({"arguments": arguments | {"enable-mscclpp": False}})
-    line = [*_further_flags(config.arguments)]
-    assert "--enable-mscclpp" not in line
-    assert len(line) == len(arguments) - 1
-    parser.parse_args(["--model-path", "m", *line])

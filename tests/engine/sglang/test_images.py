@@ -46,17 +46,6 @@ def wrote(*token_ids: int, prompt: tuple[int, ...] = EXPANDED) -> Echo:
     return Echo(lambda body: (200, [answer for _ in body["input_ids"]]))
 
 
-def test_a_picture_is_sent_as_one_placeholder_and_its_file(serve: Serve, pool_of: MakePool) -> None:
-    server = serve(wrote(7))
-    (completion,) = pool_of(Endpoint(address=server.address)).generate([request()], lockstep=True)
-    body = server.asked[-1][1]
-    assert body["input_ids"] == [COLLAPSED]
-    assert body["image_data"] == [[SENT[CAT]]]
-    assert body["return_prompt_token_ids"] is True
-    assert body["sampling_params"][0]["stop_token_ids"] == [IMAGE, VIDEO, START]
-    assert (completion.token_ids, completion.finish_reason) == ((7,), "stop")
-
-
 def test_prompts_with_and_without_pictures_go_in_one_batch_each_with_its_own(ask: Ask) -> None:
     def answer(body: Body) -> tuple[int, Any]:
         grown = [
@@ -84,17 +73,6 @@ def test_sglang_reads_a_picture_as_training_does_and_not_by_a_decoder_of_a_gpu(
     monkeypatch.setattr(common, "is_cuda", lambda: True)
     assert common.is_jpeg_with_cuda(content.getvalue()) == (kind == "JPEG")
     assert not common.is_jpeg_with_cuda(common.get_image_bytes(sent))
-
-
-@pytest.mark.parametrize("kind", ["PNG", "JPEG"])
-def test_sglang_reads_a_picture_as_training_does(kind: str) -> None:
-    common = pytest.importorskip("sglang.srt.utils.common", reason="the engine is not installed")
-    content = io.BytesIO()
-    Image.radial_gradient("L").resize((40, 30)).convert("RGB").save(content, kind)
-    ((sent,),) = sent_pictures([[content.getvalue()]])["image_data"]
-    read, _ = common.load_image(sent)
-    with Image.open(content) as ours:
-        assert read.tobytes() == ours.tobytes()
 
 
 @pytest.fixture
@@ -192,15 +170,3 @@ def test_scores_are_of_the_expanded_places(serve: Serve, pool_of: MakePool) -> N
     body = server.asked[-1][1]
     assert (body["input_ids"], body["image_data"]) == ([[*COLLAPSED, 7]], [[SENT[CAT]]])
     assert body["logprob_start_len"] == [6]
-
-
-def test_a_model_that_takes_pictures_is_not_served_without_its_preprocessor(tmp_path: Path) -> None:
-    for name in ("tokenizer.json", "model.safetensors"):
-        (tmp_path / name).touch()
-    write_json(tmp_path / "config.json", {"vision_config": {}})
-    with pytest.raises(
-        ServerError, match=r"has no preprocessor_config\.json, which says how its pictures are prepared"
-    ):
-        require_servable(tmp_path)
-    write_json(tmp_path / "preprocessor_config.json", {})
-    require_servable(tmp_path)

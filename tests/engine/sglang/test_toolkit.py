@@ -92,14 +92,6 @@ def test_a_toolkit_of_another_cuda_or_with_gaps_gives_way_to_that_of_the_wheels(
 FOREIGN = pytest.param("of another user", marks=pytest.mark.skipif(os.getuid() != 0, reason="only root gives away"))
 
 
-@pytest.mark.parametrize("release", ["12.8", "13.5", "130.0"])
-def test_a_toolkit_of_another_cuda_gives_way_to_that_of_the_wheels(release: str, wheels: Path, tmp_path: Path) -> None:
-    own = _toolkit(tmp_path / "own", release)
-    found = _chosen(tmp_path, usual="own", CUDA_HOME=str(own), PATH=str(own / "bin"))
-    assert Path(found["CUDA_HOME"]).parent == tmp_path / "cache"
-    assert (Path(found["CUDA_HOME"]) / "bin/nvcc").resolve() == wheels / "bin/nvcc"
-
-
 def test_ninja_of_the_environment_comes_first_and_what_the_user_has_set_stays(wheels: Path, tmp_path: Path) -> None:
     scripts = sysconfig.get_path("scripts")
     found = _chosen(tmp_path, PATH=f"/usr/bin{os.pathsep}{scripts}")
