@@ -124,11 +124,12 @@ def make_experiment(
     samples: int = SAMPLES,
     also: Sequence[str] = (),
     ended: Mapping[int, int] | None = None,
+    kept: Mapping[int, float] | None = None,
 ) -> Files:
     """Write an experiment `tiny` under root/results; paths in provenance are relative to root.
 
-    also: published scorers. ended: steps of a seed that training.patience ended. A task whose name ends in _tool has conversations, also in
-    training where it is the first one.
+    also: published scorers. ended: steps of a seed that training.patience ended. kept: the accuracy of the policy kept after a step. A
+    task whose name ends in _tool has conversations, also in training where it is the first one.
     """
     files = Files(experiment="tiny", scores=[], summaries=[], metrics=[], rollouts=[], provenance=[])
     maker = _Maker(
@@ -148,6 +149,8 @@ def make_experiment(
         for task in tasks:
             maker.evaluate(seed, task, "base", 0.6)
             maker.evaluate(seed, task, "trained", trained_accuracy)
+            for step, accuracy in (kept or {}).items():
+                maker.evaluate(seed, task, f"step_{step}", accuracy)
     return files
 
 

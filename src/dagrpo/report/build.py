@@ -16,6 +16,7 @@ from dagrpo.report.curves import curves, to_csv
 from dagrpo.report.examples import examples
 from dagrpo.report.figures.comparison import base_vs_trained
 from dagrpo.report.figures.held_out import held_out_accuracy
+from dagrpo.report.figures.policies import policy_scores, scores_over_steps
 from dagrpo.report.figures.training import (
     by_task,
     completion_length,
@@ -64,11 +65,18 @@ def build(
             logprob_difference(recorded_curves),
         ]
         components = reward_components(recorded_curves, correlations(inputs, recorded_curves, window), window)
-        of_some = [by_task(recorded_curves, window), components, held_out_accuracy(inputs)]
+        scores = policy_scores(inputs)
+        of_some = [
+            by_task(recorded_curves, window),
+            components,
+            held_out_accuracy(inputs),
+            scores_over_steps(inputs, scores),
+        ]
         of_talk = [turns_and_calls(recorded_curves, window), call_shares(talk.shares)] if talk else []
     return Page(
         inputs=inputs,
         comparisons=comparisons,
+        policy_scores=scores,
         curves=recorded_curves,
         figures=figures,
         training_figures=[each for each in of_some if each is not None],
@@ -97,7 +105,7 @@ def write(
     write_text(
         metrics, json.dumps(numbers, indent=2, allow_nan=False) + "\n"
     )  # in their order, which is that of DVC's columns
-    write_text(scores, scores_csv(page.comparisons))
+    write_text(scores, scores_csv(page.comparisons, page.policy_scores))
     write_text(table, to_csv(page.curves))
     write_text(summary, summary_markdown(page.inputs.experiment, page.comparisons, page.overrides, page.doubts))
 

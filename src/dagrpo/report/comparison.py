@@ -68,7 +68,7 @@ def compare_scorers(inputs: Inputs, task: str) -> tuple[ScorerComparison, ...]:
 
 def _by_scorer(inputs: Inputs, task: str, name: str | None) -> ScorerComparison:
     first, resampling = inputs.evaluations[task, "base", inputs.seeds[0]], inputs.resampling(task)
-    base, trained = (_values(inputs, task, variant, name) for variant in VARIANTS)
+    base, trained = (values_of(inputs, task, variant, name) for variant in VARIANTS)
     metrics = ("greedy", f"mean_at_{first.outcomes.samples}")
     sampled = [inputs.seeds_sampled(task, variant) for variant in VARIANTS]
     return ScorerComparison(
@@ -86,7 +86,7 @@ def _by_scorer(inputs: Inputs, task: str, name: str | None) -> ScorerComparison:
 
 def compare(inputs: Inputs, task: str) -> TaskComparison:
     """Compare the two policies on one task. With two seeds or more, intervals also resample the seeds."""
-    base, trained = (_values(inputs, task, variant) for variant in ("base", "trained"))
+    base, trained = (values_of(inputs, task, variant) for variant in ("base", "trained"))
     resampling = inputs.resampling(task)
     first = inputs.evaluations[task, "base", inputs.seeds[0]].outcomes
     by_seed = [
@@ -104,7 +104,7 @@ def compare(inputs: Inputs, task: str) -> TaskComparison:
     )
 
 
-def _values(inputs: Inputs, task: str, variant: Variant, scorer: str | None = None) -> dict[str, Floats]:
+def values_of(inputs: Inputs, task: str, variant: Variant, scorer: str | None = None) -> dict[str, Floats]:
     """Return each metric's values, [seeds, problems]. The caller leaves out pass@1, which equals mean@k. scorer: a published one."""
     evaluations = [inputs.evaluations[task, variant, seed] for seed in inputs.seeds]
     per_seed = [values_per_problem(each.outcomes if scorer is None else each.by_scorer[scorer]) for each in evaluations]

@@ -7,10 +7,11 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 
+from dagrpo.evaluation.config import STEP
 from dagrpo.evaluation.held_out_table import HELD_OUT
 from dagrpo.evaluation.outcomes import SCORES, Outcomes, outcomes, outcomes_by, scorers_of
 from dagrpo.evaluation.statistics import Resampling
@@ -19,9 +20,9 @@ from dagrpo.rollout.table import read_table
 from dagrpo.utils.files import read_object
 from dagrpo.utils.tables import read_parquet
 
-Variant = Literal["base", "trained"]
-VARIANTS: tuple[Variant, Variant] = ("base", "trained")
-EVALUATION = re.compile(r"(?:^|/)seed_(\d+)/eval/([^/]+)/(base|trained)/[^/]+$")
+Variant: TypeAlias = str  # base, trained, step_40
+VARIANTS = ("base", "trained")  # which the page compares
+EVALUATION = re.compile(r"(?:^|/)seed_(\d+)/eval/([^/]+)/([^/]+)/[^/]+$")
 SEED = re.compile(r"(?:^|/)seed_(\d+)/")
 
 
@@ -53,6 +54,14 @@ class Inputs:
 
     def summary(self, task: str, variant: Variant, seed: int) -> Mapping[str, Any]:
         return self.evaluations[task, variant, seed].summary
+
+    @property
+    def policies(self) -> dict[str, int]:
+        """Return the step of each evaluated policy: base at 0, the kept ones rising, trained at the last step of the longest seed."""
+        kept = {variant for _, variant, _ in self.evaluations if variant.startswith(STEP)}
+        steps = sorted((int(variant.removeprefix(STEP)), variant) for variant in kept)
+        last = max(table.num_rows for table in self.metrics.values())
+        return {"base": 0, **{variant: step for step, variant in steps}, "trained": last}
 
     def seeds_sampled(self, task: str, variant: Variant) -> list[int]:
         """List the seeds whose completions are no copies: a base policy that all seeds share is sampled by one of them."""
@@ -104,7 +113,7 @@ def read_inputs(
 
 
 def evaluation_key(path: Path) -> tuple[str, str, int]:
-    """Parse task, variant and seed from a path of the results layout: seed_<seed>/eval/<task>/<base or trained>/<file>."""
+    """Parse task, variant and seed from a path of the results layout: seed_<seed>/eval/<task>/<variant>/<file>."""
     match = EVALUATION.search(path.as_posix())
     assert match is not None, path
     seed, task, variant = match.groups()

@@ -22,6 +22,7 @@ from dagrpo.report.conversations import Conversations
 from dagrpo.report.curves import Curves
 from dagrpo.report.examples import TaskExamples
 from dagrpo.report.figures.parts import ReportFigure
+from dagrpo.report.figures.policies import PolicyScores
 from dagrpo.report.html import render_html
 from dagrpo.report.inputs import Inputs
 from dagrpo.report.over_steps import MOST_ATTEMPTS, SeriesView
@@ -39,6 +40,7 @@ class Page:
 
     inputs: Inputs
     comparisons: Sequence[TaskComparison]
+    policy_scores: Sequence[PolicyScores]  # []: base and trained alone were evaluated
     curves: Curves
     figures: Sequence[ReportFigure]
     examples: Mapping[str, TaskExamples]  # by task

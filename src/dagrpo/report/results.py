@@ -10,6 +10,7 @@ from typing import Any
 
 from dagrpo.report.comparison import TaskComparison
 from dagrpo.report.curves import Curves, moving_average
+from dagrpo.report.figures.policies import PolicyScores
 from dagrpo.report.format import (
     headline,
     interpretation,
@@ -48,14 +49,21 @@ def _greedy_numbers(comparison: TaskComparison) -> dict[str, float | str]:
     }
 
 
-def scores_csv(comparisons: Sequence[TaskComparison]) -> str:
-    """Return the bars that DVC plots: a row for each metric of each policy on each task, as shares from 0 to 1 with intervals."""
+def scores_csv(comparisons: Sequence[TaskComparison], of_policies: Sequence[PolicyScores] = ()) -> str:
+    """Return the bars that DVC plots: a row for each metric of each policy on each task, as shares from 0 to 1 with intervals.
+
+    Of kept policies the metrics that `of_policies` has.
+    """
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(SCORE_COLUMNS)
+    kept = {
+        (each.label, each.metric): (*zip(each.policies, each.estimates, strict=True),)[1:-1] for each in of_policies
+    }
     for comparison in comparisons:
         for metric in comparison.metrics:
-            for policy, estimate in (("base", metric.first), ("trained", metric.second)):
+            between = kept.get((comparison.label, metric.name), ())
+            for policy, estimate in (("base", metric.first), *between, ("trained", metric.second)):
                 numbers = (round(number, PLACES) for number in (estimate.value, estimate.low, estimate.high))
                 writer.writerow([comparison.label, metric_label(metric.name), policy, *numbers])
     return text.getvalue()
