@@ -12,8 +12,8 @@ from pathlib import Path
 
 import psutil
 
-from dagrpo.trainer.foreign.nodes import nodes_of
 from dagrpo.utils.child_variables import alone
+from dagrpo_foreign.nodes import nodes_of
 from dagrpo_verl.cluster import Cluster, access, ray_over
 
 ASKED = """

@@ -19,8 +19,8 @@ def attempts(python: str, run: Any, folder: Path, scripts: Mapping[int, Sequence
 
     `path`: PYTHONPATH of verl.
     """
-    from dagrpo.trainer.foreign.files import write_inputs
     from dagrpo.utils.files import read_json, write_json
+    from dagrpo_foreign.files import write_inputs
     from dagrpo_verl import composition, running
     from dagrpo_verl.mapping import configuration
 

@@ -15,8 +15,8 @@ from tests.trainer import foreign_hosts, foreign_runs
 
 from dagrpo.config.overlay import merged
 from dagrpo.core.errors import TransientError, UserError
-from dagrpo.trainer.foreign.nodes import Nodes
 from dagrpo.utils.distributed import single_process
+from dagrpo_foreign.nodes import Nodes
 from dagrpo_verl import cluster
 from dagrpo_verl.cluster import Cluster, access, ray_over
 from dagrpo_verl.cluster_check import absent

@@ -25,9 +25,9 @@ from dagrpo.config.presets import composed
 from dagrpo.config.scripts import presets
 from dagrpo.models.fresh import make_fresh
 from dagrpo.trainer.config.lora import Lora
-from dagrpo.trainer.foreign.files import write_inputs
 from dagrpo.utils.files import read_json
 from dagrpo.utils.tables import write_parquet
+from dagrpo_foreign.files import write_inputs
 from dagrpo_verl import composition, running
 from dagrpo_verl.mapping import configuration, planned
 

@@ -13,7 +13,7 @@ from dagrpo.config.schema import parse
 from dagrpo.config.scripts import presets
 from dagrpo.core.errors import UserError
 from dagrpo.models.tokenizer import character_tokenizer
-from dagrpo.trainer.foreign.files import Inputs
+from dagrpo_foreign.files import Inputs
 from dagrpo_megatron.backend.mapping import Files, arguments, command_line
 from dagrpo_megatron.backend.running import padded_tokenizer
 

@@ -16,8 +16,8 @@ from tests.trainer import runs
 from dagrpo.config.overlay import merged
 from dagrpo.config.schema import parse
 from dagrpo.core.errors import UserError
-from dagrpo.trainer.foreign.files import write_inputs
 from dagrpo.utils.files import read_json
+from dagrpo_foreign.files import write_inputs
 from dagrpo_megatron.backend import running
 from dagrpo_megatron.backend.mapping import FORMAT
 

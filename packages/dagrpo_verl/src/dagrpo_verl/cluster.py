@@ -9,12 +9,12 @@ from secrets import token_hex
 
 from dagrpo.core.errors import TransientError, UserError
 from dagrpo.trainer.backend_files import SECONDS_BETWEEN_LOOKS, ended
-from dagrpo.trainer.foreign.files import reply_of
-from dagrpo.trainer.foreign.nodes import SCRATCH, Nodes, Start, started
 from dagrpo.utils.addresses import free_port
 from dagrpo.utils.child_variables import alone
 from dagrpo.utils.files import write_private
 from dagrpo.utils.watched_process import WatchedProcess
+from dagrpo_foreign.files import reply_of
+from dagrpo_foreign.nodes import SCRATCH, Nodes, Start, started
 from dagrpo_verl import cluster_check
 
 SECONDS_TO_CONNECT = 120.0

@@ -15,8 +15,8 @@ from dagrpo.rollout.config import Rollout
 from dagrpo.trainer.config.dynamic_sampling import MOST_ROUNDS, DynamicSampling
 from dagrpo.trainer.config.lora import Lora
 from dagrpo.trainer.config.training import Training
-from dagrpo.trainer.foreign import parameters
-from dagrpo.trainer.foreign.parameters import Sections, refusal, refuse_settings, require_only, value_of
+from dagrpo_foreign import parameters
+from dagrpo_foreign.parameters import Sections, refusal, refuse_settings, require_only, value_of
 from dagrpo_verl import agent_loop
 from dagrpo_verl.objective import ACTOR, ARR, TABLE, Keys, objective
 

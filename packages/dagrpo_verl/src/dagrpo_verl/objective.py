@@ -12,7 +12,7 @@ import yaml
 from dagrpo.algorithms.config import Algorithm, Kl
 from dagrpo.algorithms.losses import aggregation_of
 from dagrpo.core.plugin_sections import Choice
-from dagrpo.trainer.foreign.parameters import refusal
+from dagrpo_foreign.parameters import refusal
 
 ARR = "actor_rollout_ref"
 ACTOR = f"{ARR}.actor"

@@ -19,7 +19,12 @@ from dagrpo.engine.sglang.digests import LONGER
 from dagrpo.models.pictures import takes_pictures
 from dagrpo.trainer.backend_files import Metrics, Program, write_job
 from dagrpo.trainer.config.lora import Lora, untrained_tower
-from dagrpo.trainer.foreign.files import (
+from dagrpo.trainer.run import Report, TrainingRun
+from dagrpo.utils.child_variables import alone
+from dagrpo.utils.console import say
+from dagrpo.utils.files import remove
+from dagrpo.utils.tables import read_parquet, write_parquet
+from dagrpo_foreign.files import (
     Attempts,
     Inputs,
     latest,
@@ -32,12 +37,7 @@ from dagrpo.trainer.foreign.files import (
     train_missing_steps,
     write_inputs,
 )
-from dagrpo.trainer.foreign.nodes import SECONDS_TO_SEE_A_FILE, Nodes, log_of
-from dagrpo.trainer.run import Report, TrainingRun
-from dagrpo.utils.child_variables import alone
-from dagrpo.utils.console import say
-from dagrpo.utils.files import remove
-from dagrpo.utils.tables import read_parquet, write_parquet
+from dagrpo_foreign.nodes import SECONDS_TO_SEE_A_FILE, Nodes, log_of
 from dagrpo_verl import attempt_process, composition
 from dagrpo_verl.cluster import Cluster, access, ray_over
 from dagrpo_verl.draws import DRAWS, Comparison

@@ -31,7 +31,7 @@ def check(config: Config, params: Planned) -> None:
 
 def train(run: "TrainingRun", config: Config, *, threads: int, report: "Report", report_held_out: "Report") -> None:
     """Train in Megatron-LM's processes, and take its checkpoint back."""
-    from dagrpo.trainer.foreign.nodes import nodes_of
+    from dagrpo_foreign.nodes import nodes_of
     from dagrpo_megatron.backend.running import train_with_megatron_lm
 
     with nodes_of(run.runtime.nodes, run.state) as nodes:

@@ -10,7 +10,7 @@ import yaml
 from dagrpo.algorithms.config import Algorithm
 from dagrpo.algorithms.losses import aggregation_of
 from dagrpo.core.errors import UserError
-from dagrpo.trainer.foreign.parameters import ONLY, Sections, refusal, refuse_settings, require_only, value_of
+from dagrpo_foreign.parameters import ONLY, Sections, refusal, refuse_settings, require_only, value_of
 
 if TYPE_CHECKING:
     from dagrpo.trainer.backends import Planned

@@ -12,7 +12,13 @@ from dagrpo.checkpoints.source import open_as
 from dagrpo.checkpoints.tokenizers import load_tokenizer
 from dagrpo.core.errors import TransientError, UserError
 from dagrpo.trainer.backend_files import Metrics, Program
-from dagrpo.trainer.foreign.files import (
+from dagrpo.trainer.run import Report, TrainingRun
+from dagrpo.trainer.sampling.prompt_sampler import PromptSampler
+from dagrpo.utils.addresses import free_port
+from dagrpo.utils.child_variables import alone
+from dagrpo.utils.console import say
+from dagrpo.utils.files import read_json, write_json
+from dagrpo_foreign.files import (
     Attempts,
     Inputs,
     latest,
@@ -25,13 +31,7 @@ from dagrpo.trainer.foreign.files import (
     train_missing_steps,
     write_inputs,
 )
-from dagrpo.trainer.foreign.nodes import Nodes, Start, log_of
-from dagrpo.trainer.run import Report, TrainingRun
-from dagrpo.trainer.sampling.prompt_sampler import PromptSampler
-from dagrpo.utils.addresses import free_port
-from dagrpo.utils.child_variables import alone
-from dagrpo.utils.console import say
-from dagrpo.utils.files import read_json, write_json
+from dagrpo_foreign.nodes import Nodes, Start, log_of
 from dagrpo_megatron.arguments import FILE as MODEL_ARGUMENTS
 from dagrpo_megatron.backend import agent, command_check, grading, start
 from dagrpo_megatron.backend.mapping import FORMAT, Files, arguments, command_line

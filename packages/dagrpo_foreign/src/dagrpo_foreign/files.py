@@ -20,11 +20,11 @@ from dagrpo.core.trajectory import Prompt
 from dagrpo.models.pictures import processor_of
 from dagrpo.rollout.prompts import PromptRenderer
 from dagrpo.trainer.backend_files import SHARD_BYTES, Metrics, take_weights, write_tables
-from dagrpo.trainer.foreign.nodes import Nodes
 from dagrpo.trainer.run import Report, TrainingRun, one_split
 from dagrpo.trainer.sampling.prompt_sampler import read_training_prompts
 from dagrpo.utils.files import read_json, remove, write_json
 from dagrpo.utils.tables import read_parquet, write_parquet
+from dagrpo_foreign.nodes import Nodes
 
 LATEST = "latest_checkpointed_iteration.txt"  # of verl and Megatron-LM
 CHECK_SECONDS = 900.0

@@ -18,11 +18,11 @@ from dagrpo.checkpoints.source import open_tensors
 from dagrpo.checkpoints.tensors import CastTensors
 from dagrpo.core.errors import TransientError, UserError
 from dagrpo.trainer.backend_files import Program, take_weights
-from dagrpo.trainer.foreign import files, nodes
-from dagrpo.trainer.foreign.files import LATEST, latest, own_module, read_line, run_check
-from dagrpo.trainer.foreign.nodes import STARTS, Nodes, Start
 from dagrpo.trainer.run import no_report
 from dagrpo.utils.distributed import World
+from dagrpo_foreign import files, nodes
+from dagrpo_foreign.files import LATEST, latest, own_module, read_line, run_check
+from dagrpo_foreign.nodes import STARTS, Nodes, Start
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
