@@ -1,0 +1,86 @@
+"""The choice of a policy by validation rows, and its interval."""
+
+import numpy as np
+import pytest
+
+from dagrpo.evaluation.choice import choose, with_choice
+from dagrpo.evaluation.statistics import Estimate, Floats, Resampling, wilson
+
+RESAMPLING = Resampling(confidence=0.95, draws=200, seed=0)
+REPETITIONS = 400
+
+
+def _rows(*candidates: str) -> Floats:
+    return np.array([[float(each) for each in own] for own in candidates])
+
+
+def test_of_equal_candidates_the_earlier_is_chosen() -> None:
+    choice = choose({"sums": {"greedy": _rows("1000", "1010", "0101")}}, RESAMPLING)
+    assert (choice.best, choice.scores) == (1, (0.25, 0.5, 0.5))
+    assert sum(choice.shares) == pytest.approx(1)
+
+
+def test_each_task_counts_the_same_however_many_problems_it_has() -> None:
+    many, few = _rows("11110000", "00000000"), _rows("00", "11")
+    choice = choose({"many": {"greedy": many}, "few": {"greedy": few}}, RESAMPLING)
+    assert (choice.best, choice.scores) == (1, (0.25, 0.5))
+
+
+def test_scores_that_differ_by_rounding_are_equal() -> None:
+    tasks = [
+        _rows("1" + "0" * 9, "11" + "0" * 8),
+        _rows("11" + "0" * 8, "1" + "0" * 9),
+        _rows("1110000000", "1110000000"),
+    ]
+    assert choose({str(i): {"greedy": rows} for i, rows in enumerate(tasks)}, RESAMPLING).best == 0
+
+
+def test_a_choice_that_no_draw_changes_adds_nothing() -> None:
+    choice = choose({"sums": {"greedy": _rows("0" * 40, "1" * 40), "mean_at_4": _rows("0" * 40, "1" * 40)}}, RESAMPLING)
+    assert (choice.best, choice.shares) == (1, (0, 1))
+    assert choice.spreads == {"sums": {"greedy": 0, "mean_at_4": 0}}
+    estimate = Estimate(value=0.5, low=0.4, high=0.7)
+    assert with_choice(estimate, 0, 0.95) == estimate
+
+
+def test_the_spread_is_that_of_the_scores_of_the_steps_that_the_draws_choose() -> None:
+    greedy = _rows("1100110011", "1110000111")
+    choice = choose({"sums": {"greedy": greedy, "pass_at_2": greedy / 2 + _rows("0" * 10, "1" * 10) / 2}}, RESAMPLING)
+    first, second = choice.shares
+    assert choice.spreads["sums"]["greedy"] == pytest.approx(0)  # both have the same score
+    assert choice.spreads["sums"]["pass_at_2"] == pytest.approx(0.5 * (first * second) ** 0.5)
+
+
+def test_half_widths_are_added_by_squares_within_the_bounds() -> None:
+    wide = with_choice(Estimate(value=0.5, low=0.47, high=0.53), 0.04 / 1.959964, 0.95)
+    assert (wide.low, wide.high) == (pytest.approx(0.45), pytest.approx(0.55))
+    assert with_choice(Estimate(value=0.99, low=0.98, high=1), 0.1, 0.95).high == 1
+
+
+def _sampled(rates: Floats, problems: int, generator: np.random.Generator) -> Floats:
+    """Return answers [candidates, problems], right with about these rates: hard problems are hard for all candidates."""
+    level = 1.75 * np.log(rates / (1 - rates))[:, None] + 2 * generator.normal(size=problems)
+    return (generator.random(level.shape) < 1 / (1 + np.exp(-level))).astype(np.float64)
+
+
+@pytest.mark.parametrize("rates", [[0.5] * 10, [0.3, 0.4, 0.48, 0.5, 0.52, 0.5, 0.47, 0.45]], ids=["equal", "peak"])
+def test_the_interval_of_a_choice_covers_where_that_without_it_or_a_choice_on_the_test_rows_does_not(
+    rates: list[float],
+) -> None:
+    generator = np.random.Generator(np.random.PCG64(7))
+    truth = _sampled(np.array(rates), 200_000, generator).mean(axis=1)
+    chosen, intervals, plain, naive = list[int](), list[Estimate](), list[Estimate](), list[tuple[float, Estimate]]()
+    for _ in range(REPETITIONS):
+        validation, test = (_sampled(np.array(rates), problems, generator) for problems in (50, 400))
+        choice = choose({"sums": {"greedy": validation}}, RESAMPLING)
+        chosen.append(choice.best)
+        plain.append(wilson(int(test[choice.best].sum()), test.shape[1], 0.95))
+        intervals.append(with_choice(plain[-1], choice.spreads["sums"]["greedy"], 0.95))
+        best = int(test.mean(axis=1).argmax())
+        naive.append((truth[best], wilson(int(test[best].sum()), test.shape[1], 0.95)))
+    expected = truth[chosen].mean()  # what training and choosing give on average
+    covered = np.mean([each.low <= expected <= each.high for each in intervals])
+    alone = np.mean([each.low <= expected <= each.high for each in plain])
+    on_test = np.mean([each.low <= own <= each.high for own, each in naive])
+    assert covered >= 0.94
+    assert min(alone, on_test) < 0.9
