@@ -9,8 +9,11 @@ import torch
 from tests.api.conftest import NAME
 
 import dagrpo
+from dagrpo.api.policy import split_policy
 from dagrpo.checkpoints.config import Checkpoint
 from dagrpo.checkpoints.convert import convert
+from dagrpo.checkpoints.kept import write
+from dagrpo.checkpoints.source import open_tensors
 from dagrpo.core.errors import UserError
 
 
@@ -55,6 +58,48 @@ def test_what_is_not_there_is_told_in_a_sentence(project: Path, source: str, sen
         dagrpo.load_policy(source, root=project)
     with pytest.raises(UserError, match="no policy `best`: ask for trained or base"):
         dagrpo.load_policy(NAME, which="best", root=project)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def kept(project: Path) -> Path:
+    """The folder of seed 0, which has kept the policies of steps 2 and 10: those of a run that began in another type."""
+    run = project / f"results/{NAME}/runs/seed_0"
+    convert(run / "sft", run / "initial", Checkpoint(format="dcp"))
+    for step in (2, 10):
+        write(run / "kept", run / "initial", step, open_tensors(run / "exported"))
+    return run
+
+
+def test_the_policy_of_a_kept_step_is_named_with_an_at(project: Path, kept: Path) -> None:
+    shutil.rmtree(project / f"results/{NAME}/runs/seed_1")
+    expected, _ = dagrpo.load_policy(kept / "exported")
+    for source in (f"{NAME}@10", f"{NAME}/seed_0@step_2", f"{NAME}@trained"):
+        model, _ = dagrpo.load_policy(source, root=project)
+        assert all(torch.equal(weight, expected.state_dict()[name]) for name, weight in model.state_dict().items())
+    assert list((project / ".state").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("seed_0@4", r"seed_0 has kept no policy of step 4, but of 2, 10: training\.keep_policies chooses the steps"),
+        ("seed_1@4", r"seed_1 has kept no policy of step 4, nor of any other step: training\.keep_policies"),
+        ("seed_0@last", r"'last' is no policy of .*seed_0: write a kept step, such as .*seed_0@40, or base, trained"),
+        ("seed_0@", r"'' is no policy"),
+        ("seed_0/exported@2", r"exported is the folder of one checkpoint"),
+    ],
+)
+def test_a_step_that_is_not_kept_is_refused_with_those_that_are(
+    project: Path, kept: Path, name: str, sentence: str
+) -> None:
+    with pytest.raises(UserError, match=sentence):
+        dagrpo.load_policy(kept.parent / name, root=project)
+
+
+def test_a_folder_with_an_at_in_its_name_is_that_folder(tmp_path: Path) -> None:
+    (tmp_path / "model@40").mkdir()
+    assert split_policy(str(tmp_path / "model@40")) == (str(tmp_path / "model@40"), None)
+    assert split_policy("tiny@0040") == ("tiny", "step_40")
 
 
 def test_a_folder_that_is_no_checkpoint_or_one_of_another_layout_is_refused(project: Path) -> None:

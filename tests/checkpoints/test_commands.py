@@ -10,7 +10,10 @@ from tests.checkpoints.conftest import run_command
 
 from dagrpo.checkpoints.compare import compare
 from dagrpo.checkpoints.formats import FORMATS
+from dagrpo.checkpoints.kept import write
 from dagrpo.checkpoints.manifest import read_manifest
+from dagrpo.checkpoints.source import open_tensors
+from dagrpo.core.errors import UserError
 from dagrpo.utils.manifest import MANIFEST
 
 
@@ -92,6 +95,21 @@ def test_nothing_but_a_checkpoint_is_written_over(pristine: Path, model_folder: 
     run_command("convert", pristine, tmp_path / "empty", "--to", "dcp")
     run_command("convert", pristine, tmp_path / "empty", "--to", "hf")
     assert read_manifest(tmp_path / "empty" / MANIFEST).format == "huggingface"
+
+
+def test_the_policy_of_a_kept_step_is_converted_by_its_name(
+    pristine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = tmp_path / "results/tiny/runs/seed_0"
+    run_command("convert", pristine, run / "initial", "--to", "hf")
+    write(run / "kept", run / "initial", 2, open_tensors(pristine))
+    (run / "rollouts").mkdir()
+    for source in ("tiny@2", "results/tiny/runs/seed_0@2"):
+        run_command("convert", source, tmp_path / "there", "--to", "dcp")
+        assert read_manifest(tmp_path / "there" / MANIFEST).tensors == read_manifest(pristine / MANIFEST).tensors
+    with pytest.raises(UserError, match="no policy of step 3, but of 2"):
+        run_command("convert", "tiny@3", tmp_path / "there", "--to", "hf")
 
 
 def test_a_format_that_is_not_installed_is_refused_with_what_to_do(pristine: Path, tmp_path: Path) -> None:

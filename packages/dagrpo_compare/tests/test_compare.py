@@ -115,6 +115,17 @@ def test_what_cannot_be_compared_is_told_in_a_sentence(results: Path) -> None:
     assert "have scored arithmetic with another extractor" in comparison.notes[0]
 
 
+def test_an_at_names_the_policy_of_a_step_also_two_of_one_experiment(results: Path) -> None:
+    for run in results.glob("two/runs/*/eval/*"):
+        shutil.copytree(run / "base", run / "step_40")
+    (pair,) = compare(["two@40", "two"]).pairs
+    assert (pair.first, pair.second) == ("two@40", "two")
+    assert pair.metrics[0].difference.value > 0
+    assert compare(["one@base", "results/two@40"]).names == ("one@base", "two@40")
+    with pytest.raises(UserError, match=r"results/one has no scores of step_40: add it to evaluation\.policies"):
+        compare(["one@40", "two@40"])
+
+
 def test_the_command_writes_a_table_json_and_a_page(results: Path, tmp_path: Path) -> None:
     page = tmp_path / "compared.html"
     shown = CliRunner().invoke(app, ["compare", "one", "two", "--html", str(page)]).stdout

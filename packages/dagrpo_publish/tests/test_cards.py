@@ -1,7 +1,7 @@
 """Cards of a published policy: the right digest beside each name, and tables that no value can break."""
 
 import re
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -67,11 +67,12 @@ def _record(stage: str, code: str, *outputs: Path) -> ExecutionRecord:
     )
 
 
-def _card(**changed: Any) -> str:
+def _card(policy: str = "trained", restored: Path | None = None, **changed: Any) -> str:
     experiment = {"seeds": [SEED], "tasks": ["arithmetic"], "train": "arithmetic", "evaluate": ["arithmetic"]}
     records = (_record("prepare", "c0de of prepare", DATA / "card.json"), _record("train", "c0de of train"))
     params = parse({"experiment": experiment, **changed})
-    return model_card(_publication(Finished(name=NAME, params=params, records=records, accounts={}, code={})))
+    finished = Finished(name=NAME, params=params, records=records, accounts={}, code={})
+    return model_card(replace(_publication(finished), policy=policy, restored=restored))
 
 
 def _publication(finished: Finished) -> Publication:
@@ -119,3 +120,15 @@ def test_rollouts_of_a_mixture_keep_the_texts_of_problems_only_if_all_its_tasks_
     list_again(RUN / "rollouts/manifest.json", ["step_00001.parquet"])
     write_rollouts(_publication(Finished(name=NAME, params=params, records=(), accounts={}, code={})), tmp_path / "out")
     assert ("question" in read_parquet(tmp_path / "out/step_00001.parquet").column_names) == keeps
+
+
+def test_the_card_of_a_kept_step_has_its_step_its_weights_and_its_own_scores_or_none() -> None:
+    card = _card("step_40", RUN / "sft", training={"steps": 200})
+    assert "This is the policy of step 40 of 200. Its publisher named the step" in card
+    assert dict(_table(card, "content | sha256"))["weights, all tensors"] == "`digest of the base`"
+    assert "value: 50.0" not in card, "these are the scores of another policy"
+    estimate = {"value": 0.625, "low": 0.25, "high": 0.75}
+    write_json(RUN / "eval/arithmetic/step_40/scores.json", {"confidence": 0.95, "greedy": estimate})
+    assert "value: 62.5" in _card("step_40", RUN / "sft", training={"steps": 200})
+    assert "value: 50.0" in _card()
+    assert "publisher named" not in _card()

@@ -1,9 +1,14 @@
 """An experiment's policy for notebooks: `dagrpo.load_policy("arithmetic_tiny")` returns a transformers model.
 
-Training and evaluation load theirs by themselves. It does not sample as SGLang does.
+Training and evaluation load theirs by themselves. It does not sample as SGLang does. `arithmetic_tiny@40` names the policy of a kept
+step, here and in commands.
 """
 
+import re
+import tempfile
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -11,6 +16,7 @@ from dagrpo.api.results import runs_of
 from dagrpo.core.errors import UserError, nearest
 from dagrpo.pipeline.dag import stage_of
 from dagrpo.pipeline.declaration import POLICIES
+from dagrpo.pipeline.record import STATES
 from dagrpo.utils.manifest import MANIFEST
 
 if TYPE_CHECKING:
@@ -18,6 +24,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 Which = Literal["trained", "base"]
+STEP = re.compile(r"step_(\d+)")  # a policy's name
 
 
 def load_policy(
@@ -26,8 +33,9 @@ def load_policy(
     """Load the model, in eval mode on the CPU, and its tokenizer.
 
     `source` is an experiment with one seed (`"arithmetic_tiny"`), a run (`"arithmetic_tiny/seed_0"`, or its folder), or the
-    folder of a checkpoint in the Hugging Face layout. `which` chooses between a run's policy after training and before it;
-    a checkpoint's folder has only one. `dtype`: that of the file, if not given. `root` is the project's folder.
+    folder of a checkpoint in the Hugging Face layout. `which` chooses between a run's policy after training and before it, and
+    `"arithmetic_tiny@40"` names that of a kept step; a checkpoint's folder has only one. `dtype`: that of the file, if not given.
+    `root` is the project's folder.
 
     Weights are read from safetensors after a comparison with the folder's manifest, if it has one. Nothing is downloaded, and code
     beside a model is never run. Raises UserError if the run or its policy does not exist, or the folder is not such a checkpoint.
@@ -38,32 +46,79 @@ def load_policy(
     from dagrpo.checkpoints.source import open_checkpoint
     from dagrpo.checkpoints.tokenizers import load_tokenizer
 
-    folder = _folder(source, which, Path(root))
-    opened = open_checkpoint(folder)
-    if opened.format != HUGGINGFACE:
-        raise UserError(
-            f"{folder} is a {opened.format} checkpoint, and transformers loads the Hugging Face layout: "
-            f"`dagrpo convert {folder} NEW_FOLDER --to hf` makes one."
-        )
-    if (folder / MANIFEST).is_file():
-        verify(folder)
-    types = Counter(spec.dtype for spec in opened.tensors.specs.values())
-    weights = {name: opened.tensors.read(name) for name in opened.tensors.specs}
-    return build_model(folder, weights, dtype or types.most_common(1)[0][0]), load_tokenizer(folder)
+    with _folder(str(source), which, Path(root)) as folder:
+        opened = open_checkpoint(folder)
+        if opened.format != HUGGINGFACE:
+            raise UserError(
+                f"{folder} is a {opened.format} checkpoint, and transformers loads the Hugging Face layout: "
+                f"`dagrpo convert {folder} NEW_FOLDER --to hf` makes one."
+            )
+        if (folder / MANIFEST).is_file():
+            verify(folder)
+        types = Counter(spec.dtype for spec in opened.tensors.specs.values())
+        weights = {name: opened.tensors.read(name) for name in opened.tensors.specs}
+        return build_model(folder, weights, dtype or types.most_common(1)[0][0]), load_tokenizer(folder)
 
 
-def _folder(source: str | Path, which: Which, root: Path) -> Path:
-    """Return the folder of the checkpoint that the arguments select."""
+@contextmanager
+def _folder(source: str, which: Which, root: Path) -> Iterator[Path]:
+    """Yield the folder of the checkpoint that the arguments select."""
     if which not in POLICIES:
         raise UserError(f"There is no policy `{which}`: ask for {' or '.join(reversed(POLICIES))}.")
+    source, policy = split_policy(source)
     run = _run(source, root)
+    if run is None and policy is None:
+        yield Path(source)
+        return
     if run is None:
-        return Path(source)
-    folder = run / POLICIES[which]
-    if not (folder / MANIFEST).is_file():
-        experiment, stage = run.parents[1].name, stage_of(f"results/e/runs/seed_0/{folder.name}/{MANIFEST}")
-        raise UserError(f"{folder} is not there: run {experiment} to the end of its stage {stage}.")
-    return folder
+        raise UserError(f"{source} is the folder of one checkpoint, and has no policy {policy}: name a run.")
+    with opened_policy(run, policy or which, root) as folder:
+        yield folder
+
+
+def split_policy(text: str) -> tuple[str, str | None]:
+    """Split `RUN@40` into the run and the name of its policy, step_40; None without one, also of a path with an @.
+
+    Raises UserError for a word that names no policy.
+    """
+    run, at, word = text.rpartition("@")
+    if not at or Path(text).exists():
+        return text, None
+    policy = f"step_{int(word)}" if word.isdecimal() else word
+    if policy not in POLICIES and not STEP.fullmatch(policy):
+        raise UserError(
+            f"{text}: {word!r} is no policy of {run}: write a kept step, such as {run}@40, or {', '.join(POLICIES)}."
+        )
+    return run, policy
+
+
+@contextmanager
+def opened_policy(run: Path, policy: str, root: Path = Path()) -> Iterator[Path]:
+    """Yield the folder of a run's policy in the Hugging Face layout; a kept step's is restored for as long, checked by digest.
+
+    Raises UserError if it is not there.
+    """
+    if not (step := STEP.fullmatch(policy)):
+        folder = run / POLICIES[policy]
+        if not (folder / MANIFEST).is_file():
+            experiment, stage = run.parents[1].name, stage_of(f"results/e/runs/seed_0/{folder.name}/{MANIFEST}")
+            raise UserError(f"{folder} is not there: run {experiment} to the end of its stage {stage}.")
+        yield folder
+        return
+    from dagrpo.checkpoints.convert import export_kept
+    from dagrpo.checkpoints.kept import steps
+
+    number, kept = int(step.group(1)), run / "kept"
+    there = steps(kept) if (kept / MANIFEST).is_file() else []
+    if number not in there:
+        known = f"but of {', '.join(map(str, there))}" if there else "nor of any other step"
+        raise UserError(
+            f"{run} has kept no policy of step {number}, {known}: training.keep_policies chooses the steps."
+        )
+    (root / STATES).mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=root / STATES) as scratch:
+        export_kept(kept, run / "initial", number, Path(scratch, policy))
+        yield Path(scratch, policy)
 
 
 def _run(source: str | Path, root: Path) -> Path | None:

@@ -1,5 +1,6 @@
 """Exact conversion between any two checkpoint formats."""
 
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ from dagrpo.checkpoints.config import Checkpoint
 from dagrpo.checkpoints.file_plan import PlannedFile, planned_copy, write_hashed
 from dagrpo.checkpoints.folder import new_checkpoint, require_format, require_tokenizer
 from dagrpo.checkpoints.formats import CheckpointFormat, format_named
+from dagrpo.checkpoints.kept import restore
 from dagrpo.checkpoints.manifest import Manifest, save_manifest, verify_listing
 from dagrpo.checkpoints.source import Source, open_checkpoint
 from dagrpo.checkpoints.tensors import first_difference
@@ -32,6 +34,16 @@ def convert(source: Path, destination: Path, params: Checkpoint) -> Manifest:
 def export(source: Path, destination: Path, params: Checkpoint) -> Manifest:
     """Convert the trainer's format to the Hugging Face layout, in shards of at most `params.max_shard_bytes`."""
     return _between(source, params.format, destination, HUGGINGFACE, params.max_shard_bytes)
+
+
+def export_kept(kept: Path, initial: Path, step: int, destination: Path) -> None:
+    """Write the policy of a kept step in the Hugging Face layout. Raises UserError as `restore` does."""
+    if verify_listing(initial).format == HUGGINGFACE:
+        restore(kept, initial, step, destination)
+        return
+    with tempfile.TemporaryDirectory(dir=destination.parent) as scratch:
+        restore(kept, initial, step, Path(scratch, "policy"))
+        write_as(HUGGINGFACE, open_checkpoint(Path(scratch, "policy")), destination, store.DEFAULT_MAX_SHARD_BYTES)
 
 
 def _between(source: Path, old: str, destination: Path, new: str, max_shard_bytes: int) -> Manifest:

@@ -1,6 +1,7 @@
 """Commands `dagrpo convert`, `dagrpo inspect` and `dagrpo diff`, on checkpoints."""
 
 from collections.abc import Iterable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated
 
@@ -15,7 +16,10 @@ _SHORT_NAMES = {"hf": "huggingface"}
 
 
 def convert(
-    source: Annotated[Path, typer.Argument(metavar="SRC", help="a checkpoint in any format")],
+    source: Annotated[
+        str,
+        typer.Argument(metavar="SRC", help="a checkpoint in any format, or EXPERIMENT@40: the policy of a kept step"),
+    ],
     destination: Annotated[
         Path, typer.Argument(metavar="DST", help="folder to write; an existing checkpoint is replaced")
     ],
@@ -34,22 +38,27 @@ def convert(
     ] = 1_000_000_000,
 ) -> None:
     """Write a checkpoint in another format: the same names, types and bytes of all tensors, or an error."""
+    from dagrpo.api.policy import opened_policy, split_policy
     from dagrpo.checkpoints import lora
     from dagrpo.checkpoints.compare import summary_lines
     from dagrpo.checkpoints.convert import write_as
     from dagrpo.checkpoints.folder import require_replaceable
     from dagrpo.checkpoints.formats import require_format_name
     from dagrpo.checkpoints.source import open_checkpoint
+    from dagrpo.cli.show.command import run_folder
     from dagrpo.utils import console
 
     format = require_format_name(_SHORT_NAMES.get(to, to), "--to")
-    require_replaceable(destination, [folder for folder in (source, base, adapter) if folder is not None])
-    opened = open_checkpoint(source, base)
-    if adapter is not None:
-        opened = lora.with_adapter_beside(opened, adapter) if keep_adapter else lora.merged(opened, adapter)
-    elif keep_adapter:
-        raise UserError("--keep-adapter is given without --adapter: name the adapter's folder.")
-    manifest = write_as(format, opened, destination, max_shard_bytes, _options(option or []))
+    run, policy = split_policy(source)
+    with ExitStack() as stack:
+        folder = stack.enter_context(opened_policy(run_folder(run, None), policy)) if policy else Path(source)
+        require_replaceable(destination, [each for each in (folder, base, adapter) if each is not None])
+        opened = open_checkpoint(folder, base)
+        if adapter is not None:
+            opened = lora.with_adapter_beside(opened, adapter) if keep_adapter else lora.merged(opened, adapter)
+        elif keep_adapter:
+            raise UserError("--keep-adapter is given without --adapter: name the adapter's folder.")
+        manifest = write_as(format, opened, destination, max_shard_bytes, _options(option or []))
     console.summary(f"convert: {source} to {manifest.format}", summary_lines(destination, manifest))
 
 

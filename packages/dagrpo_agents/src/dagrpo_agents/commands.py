@@ -11,7 +11,10 @@ from dagrpo.cli.shared import Run, Seed, complete_evaluated
 def serve(
     run: Run,
     policy: Annotated[
-        Literal["base", "trained", "both"], typer.Option(help="policy to serve; both: side by side")
+        Literal["base", "trained", "both"],
+        typer.Option(
+            help="policy to serve; both: side by side. RUN@40 has that of a kept step in place of the trained one"
+        ),
     ] = "both",
     task: Annotated[
         str | None,
@@ -24,12 +27,15 @@ def serve(
     port: Annotated[int, typer.Option(min=0, max=65535, help="port of 127.0.0.1 to listen on; 0: any free one")] = 0,
 ) -> None:
     """Serve a run's policies on this machine: a page to talk to them, and an OpenAI endpoint for each, until Ctrl-C."""
+    from dagrpo.api.policy import split_policy
     from dagrpo.cli.show.command import run_folder
     from dagrpo.utils.console import say
     from dagrpo_agents.serve.policy import open_policies
     from dagrpo_agents.serve.site import run_site
 
-    names = ("base", "trained") if policy == "both" else (policy,)
+    run, named = split_policy(run)
+    choices = {"base": ("base",), "trained": (named or "trained",), "both": ("base", named or "trained")}
+    names = choices[policy]
     say(f"Starting a server for each policy ({', '.join(names)}): up to some minutes.")
     with open_policies(run_folder(run, seed), names, task) as policies:
         run_site(policies, port)

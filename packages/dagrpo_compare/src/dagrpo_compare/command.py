@@ -41,7 +41,9 @@ def compare(
     experiments: Annotated[
         list[str],
         typer.Argument(
-            metavar="A B [C ...]", help="names of experiments, or folders", autocompletion=complete_experiments
+            metavar="A B [C ...]",
+            help="names of experiments, or folders; A@40: the policy of step 40",
+            autocompletion=complete_experiments,
         ),
     ],
     which: Annotated[Which, typer.Option(help="policy to compare: base or trained")] = "trained",

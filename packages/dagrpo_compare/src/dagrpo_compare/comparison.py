@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dagrpo.api.policy import split_policy
 from dagrpo.config.overlay import flat
 from dagrpo.core.errors import UserError, nearest
 from dagrpo.core.trajectory import GREEDY
@@ -43,7 +44,7 @@ class Problem(NamedTuple):
 class Evaluated:
     """Evaluations of one policy of one experiment."""
 
-    name: str  # of the experiment
+    name: str  # of the experiment, with that of a policy that is named with it
     evaluations: Mapping[str, Mapping[int, Evaluation]]  # by task, then by seed; a task's seeds met the same problems
 
     @property
@@ -72,10 +73,19 @@ class Evaluated:
         return problems
 
 
-def read_evaluated(name: str, policy: Variant) -> Evaluated:
-    """Read an experiment's scores; `name` may also be its folder. Raises UserError for missing or damaged scores."""
+def read_evaluated(name: str, policy: str) -> Evaluated:
+    """Read an experiment's scores; `name` may also be its folder, and name another policy, such as a@40.
+
+    Raises UserError for missing or damaged scores.
+    """
+    name, other = split_policy(name)
+    policy = other or policy
     folder = Path(name) if Path(name).is_dir() and Path(name).parent != Path() else RESULTS / name
     files = sorted(folder.glob(f"**/seed_*/eval/*/{policy}/scores.parquet"))
+    if not files and folder.is_dir() and other:
+        raise UserError(
+            f"{folder} has no scores of {other}: add it to evaluation.policies, run the experiment, then compare it."
+        )
     if not files and folder.is_dir():
         raise UserError(f"{folder} has no scores yet: run the experiment to its stage score, then compare it.")
     if not files:
@@ -85,7 +95,8 @@ def read_evaluated(name: str, policy: Variant) -> Evaluated:
     for path in files:
         task, _, seed = evaluation_key(path)
         evaluations.setdefault(task, {})[seed] = read_evaluation(path, path.with_name("scores.json"))
-    return Evaluated(name=folder.name, evaluations=evaluations)
+    own = f"@{other.removeprefix('step_')}" if other else ""
+    return Evaluated(name=f"{folder.name}{own}", evaluations=evaluations)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,7 +195,7 @@ def differences(names: Sequence[str]) -> list[Difference]:
 
     If one of them is unfinished, these are values of the stages that all of them have.
     """
-    records = [all_records(name) for name in names]
+    records = [all_records(split_policy(name)[0]) for name in names]
     if any(map(_is_unfinished, records)):
         shared = set[str].intersection(*map(_stages, filter(None, records)))
         records = [[each for each in own if each.stage in shared] for own in records]
@@ -199,7 +210,7 @@ def differences(names: Sequence[str]) -> list[Difference]:
 
 def unfinished(names: Sequence[str]) -> Iterator[str]:
     """Yield a sentence on each experiment that lacks stages, with those that another one has. Raises UserError for a damaged record."""
-    records = [all_records(name) for name in names]
+    records = [all_records(split_policy(name)[0]) for name in names]
     made = set[str].union(*map(_stages, records))
     for name, own in zip(names, records, strict=True):
         if _is_unfinished(own):

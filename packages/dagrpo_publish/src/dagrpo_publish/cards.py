@@ -12,6 +12,7 @@ from dagrpo.config.overlay import configuration_of
 from dagrpo.core.escape import one_line
 from dagrpo.data.task import get_task
 from dagrpo.pipeline.accepted import acceptances_of
+from dagrpo.pipeline.declaration import POLICIES
 from dagrpo.pipeline.raw_inputs import CARD
 from dagrpo.report.format import metric_label
 from dagrpo.report.html import render_text
@@ -40,6 +41,8 @@ class Publication:
     organisation: str | None  # None: it goes to a folder
     license: str | None  # as the hub names it; None: not stated
     with_rollouts: bool
+    policy: str = "trained"  # as in evaluation.policies
+    restored: Path | None = None  # the checkpoint of a kept step
 
     @property
     def run(self) -> Path:
@@ -49,7 +52,7 @@ class Publication:
     @property
     def checkpoint(self) -> Path:
         """Return the folder of the policy in the Hugging Face layout."""
-        return self.run / "exported"
+        return self.restored or self.run / POLICIES[self.policy]
 
     @property
     def rollouts_name(self) -> str:
@@ -60,6 +63,19 @@ class Publication:
     def tasks(self) -> Sequence[str]:
         """Return the tasks that it was evaluated on."""
         return self.finished.params.experiment.evaluate
+
+    @property
+    def evaluated(self) -> list[str]:
+        """Return the evaluated policies."""
+        return sorted(path.parent.name for path in self.run.glob(f"eval/{self.tasks[0]}/*/scores.json"))
+
+    @property
+    def origin(self) -> str:
+        """Return a sentence on which step's policy it is, and why this one; "" for the last one."""
+        if self.policy == "trained":
+            return ""
+        step, steps = self.policy.removeprefix("step_"), self.finished.params.training.steps
+        return f"This is the policy of step {step} of {steps}. Its publisher named the step: if for its score, that score flatters it. "
 
     def repository(self, name: str) -> str:
         """Return a repository's whole name, or its folder's."""
@@ -128,7 +144,7 @@ def rollouts_card(publication: Publication) -> str:
         {"config_name": "rollouts", "default": True, "data_files": "rollouts/*.parquet"},
         {
             "config_name": "evaluation",
-            "data_files": [{"split": each, "path": f"evaluation/{each}/*.parquet"} for each in ("base", "trained")],
+            "data_files": [{"split": each, "path": f"evaluation/{each}/*.parquet"} for each in publication.evaluated],
         },
     ]
     metadata = DatasetCardData(
@@ -172,9 +188,9 @@ def _results(publication: Publication) -> Iterator["EvalResult"]:
     """Yield the scores of this seed's policy, in percent, for the hub's table of results."""
     from huggingface_hub import EvalResult
 
-    for task in publication.tasks:
+    for task in publication.tasks if publication.policy in publication.evaluated else ():
         source = get_task(task).source
-        summary = read_object(publication.run / "eval" / task / "trained/scores.json")
+        summary = read_object(publication.run / "eval" / task / publication.policy / "scores.json")
         k = f"mean_at_{summary['mean_at_k']['k']}" if summary.get("samples_per_problem") else None
         for name, estimate in {"greedy": summary["greedy"], **({k: summary["mean_at_k"]} if k else {})}.items():
             low, high = 100 * estimate["low"], 100 * estimate["high"]

@@ -2,13 +2,15 @@
 
 import tempfile
 from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dagrpo.cli.shared import Finished, complete_seeds
+from dagrpo.cli.shared import Finished, complete_experiments, complete_seeds
 from dagrpo.core.errors import UserError
 from dagrpo.utils.console import size
 from dagrpo.utils.files import atomic_folder, copy
@@ -37,7 +39,14 @@ def crate(
 
 
 def publish(
-    run: Finished,
+    run: Annotated[
+        str,
+        typer.Argument(
+            metavar="EXPERIMENT",
+            help="a finished experiment; EXPERIMENT@40: its policy of a kept step",
+            autocompletion=complete_experiments,
+        ),
+    ],
     to: Annotated[str, typer.Option("--to", help="folder:PATH, or hub:ORG/NAME")],
     seed: Annotated[
         int | None, typer.Option(help="seed of the policy; by default the first", autocompletion=complete_seeds)
@@ -51,7 +60,8 @@ def publish(
         bool, typer.Option("--yes", help="send to the hub; without it what would be sent is listed")
     ] = False,
 ) -> None:
-    """Write or send the trained policy with its model card and crate, and its rollouts as a data set."""
+    """Write or send the trained policy, or that of a kept step, with its model card and crate, and its rollouts as a data set."""
+    from dagrpo.api.policy import opened_policy, split_policy
     from dagrpo_publish.cards import Publication
     from dagrpo_publish.crate.finished import read_finished
     from dagrpo_publish.repositories import repositories, require_name, send
@@ -63,6 +73,7 @@ def publish(
         require_name(place)
     elif there := [path for path in (place, f"{place}-rollouts") if Path(path).exists()]:
         raise UserError(f"{there[0]} exists: remove it, or name another folder.")
+    run, policy = split_policy(run)
     finished = read_finished(run)
     known = finished.params.experiment.seeds
     if seed is not None and seed not in known:
@@ -76,7 +87,11 @@ def publish(
         license=license,
         with_rollouts=rollouts,
     )
-    with tempfile.TemporaryDirectory() as scratch:
+    with ExitStack() as stack:
+        scratch = stack.enter_context(tempfile.TemporaryDirectory())
+        if policy:
+            restored = stack.enter_context(opened_policy(publication.run, policy))
+            publication = replace(publication, policy=policy, restored=restored)
         made = repositories(publication, Path(scratch))
         if kind == HUB and yes:
             typer.echo("\n".join(send(made, str(parent), public=public)))

@@ -96,8 +96,8 @@ def write_rollouts(publication: Publication, folder: Path) -> None:
 
 
 def write_evaluation(publication: Publication, task: str, folder: Path) -> None:
-    """Write the scored completions of both policies on a task. Raises UserError like `write_rollouts`."""
-    for policy in ("base", "trained"):
+    """Write the scored completions of every evaluated policy on a task. Raises UserError like `write_rollouts`."""
+    for policy in publication.evaluated:
         source = publication.run / "eval" / task / policy / "scores.parquet"
         write_parquet(
             folder / policy / f"{task}.parquet", _published(publication, [task], read_parquet(source), source)

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from dagrpo.api.policy import split_policy
 from dagrpo.cli.shared import Seed, Which, complete_evaluated, complete_experiments
 from dagrpo.core.errors import UserError, nearest
 from dagrpo.pipeline.override_runs import TRY
@@ -31,7 +32,7 @@ def show(
         str,
         typer.Argument(
             metavar="RUN",
-            help="an experiment, the folder of a seed, or a parquet file",
+            help="an experiment, the folder of a seed, or a parquet file; with --task also EXPERIMENT@40",
             autocompletion=complete_experiments,
         ),
     ],
@@ -69,12 +70,15 @@ def show(
 def _place(run: str, step: int | None, seed: int | None, task: str | None, which: Which) -> Place:
     if run.endswith(".parquet"):
         return single_file(Path(run))
+    run, policy = split_policy(run)
     folder = run_folder(run, seed)
+    if task is None and policy is not None:
+        raise UserError(f"{run}@... names an evaluated policy: add --task, or choose a training step with --step.")
     if task is None:
         return training_step(folder, step)
     if step is not None:
         raise UserError("--step is of training, --task of an evaluation: give one of the two.")
-    return evaluation(folder, task, which)
+    return evaluation(folder, task, policy or which)
 
 
 def run_folder(name: str, seed: int | None, root: Path = RESULTS) -> Path:
@@ -120,7 +124,7 @@ def training_step(run: Path, step: int | None) -> Place:
     return Place(attempts=steps[number], scores=None, run=run)
 
 
-def evaluation(run: Path, task: str, which: Which) -> Place:
+def evaluation(run: Path, task: str, which: str) -> Place:
     """Return the completions of an evaluation, and their scores if any. Raises UserError listing the existing ones."""
     folder = run / "eval" / task / which
     attempts, scores = folder / "completions.parquet", folder / "scores.parquet"

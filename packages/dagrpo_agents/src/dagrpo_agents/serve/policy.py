@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from transformers import PreTrainedTokenizerBase
 
+from dagrpo.api.policy import STEP, opened_policy
 from dagrpo.chat.renderers import chat_format
 from dagrpo.config.schema import read_params
 from dagrpo.core.errors import UserError
@@ -127,6 +128,10 @@ def open_policies(run: Path, names: Sequence[str], task: str | None) -> Iterator
         for number, name in enumerate(names)
     ]
     with ExitStack() as stack:
+        wanted = [
+            replace(own, model=stack.enter_context(opened_policy(run, name))) if STEP.fullmatch(name) else own
+            for name, own in zip(names, wanted, strict=True)
+        ]
         checkpoints = [stack.enter_context(opened(attempts)) for attempts in wanted]
         engines = call_together([checkpoint.engine for checkpoint in checkpoints])
         yield [
@@ -169,11 +174,15 @@ def _require_gpus(engine: EngineConfig, policies: int) -> None:
 
 
 def _attempts(run: Path, name: str, task: str | None, engine: EngineConfig) -> SplitAttempts:
-    """Return the attempts of a recorded evaluation, with the engine of params.yaml. Raises UserError listing the evaluations."""
-    records = {path.parts[-3]: path for path in sorted(run.glob(f"eval/*/{name}/{RECORD}"))}
+    """Return the attempts of a recorded evaluation, with the engine of params.yaml. Raises UserError listing the evaluations.
+
+    A kept step's are those of the trained policy, whether or not it was evaluated.
+    """
+    evaluated = "trained" if STEP.fullmatch(name) else name
+    records = {path.parts[-3]: path for path in sorted(run.glob(f"eval/*/{evaluated}/{RECORD}"))}
     if task not in records and (task or not records):
         there = f"it has those of {', '.join(records)}" if records else "it has none yet"
-        raise UserError(f"{run} has no evaluation {task or 'of a task'} of the policy {name}: {there}.")
+        raise UserError(f"{run} has no evaluation {task or 'of a task'} of the policy {evaluated}: {there}.")
     path = records[task] if task else next(iter(records.values()))
     record = read_object(path)
     inputs = [next(path for each in record["inputs"] if (path := Path(each)).name == name) for name in READ]
