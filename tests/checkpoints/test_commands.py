@@ -104,8 +104,7 @@ def test_the_policy_of_a_kept_step_is_converted_by_its_name(
     run = tmp_path / "results/tiny/runs/seed_0"
     run_command("convert", pristine, run / "initial", "--to", "hf")
     write(run / "kept", run / "initial", 2, open_tensors(pristine))
-    (run / "rollouts").mkdir()
-    for source in ("tiny@2", "results/tiny/runs/seed_0@2"):
+    for source in ("tiny@2", "tiny/seed_0@2", "results/tiny/runs/seed_0@2"):
         run_command("convert", source, tmp_path / "there", "--to", "dcp")
         assert read_manifest(tmp_path / "there" / MANIFEST).tensors == read_manifest(pristine / MANIFEST).tensors
     with pytest.raises(UserError, match="no policy of step 3, but of 2"):

@@ -46,7 +46,7 @@ def load_policy(
     from dagrpo.checkpoints.source import open_checkpoint
     from dagrpo.checkpoints.tokenizers import load_tokenizer
 
-    with _folder(str(source), which, Path(root)) as folder:
+    with opened_source(str(source), which, Path(root)) as folder:
         opened = open_checkpoint(folder)
         if opened.format != HUGGINGFACE:
             raise UserError(
@@ -61,8 +61,8 @@ def load_policy(
 
 
 @contextmanager
-def _folder(source: str, which: Which, root: Path) -> Iterator[Path]:
-    """Yield the folder of the checkpoint that the arguments select."""
+def opened_source(source: str, which: Which = "trained", root: Path = Path()) -> Iterator[Path]:
+    """Yield the folder of the checkpoint that the arguments of `load_policy` select. Raises UserError if there is none."""
     if which not in POLICIES:
         raise UserError(f"There is no policy `{which}`: ask for {' or '.join(reversed(POLICIES))}.")
     source, policy = split_policy(source)

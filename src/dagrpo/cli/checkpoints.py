@@ -1,15 +1,17 @@
 """Commands `dagrpo convert`, `dagrpo inspect` and `dagrpo diff`, on checkpoints."""
 
 from collections.abc import Iterable
-from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from dagrpo.cli.shared import complete_formats
 from dagrpo.core.errors import UserError
 from dagrpo.core.escape import visible
+
+if TYPE_CHECKING:
+    from dagrpo.checkpoints.source import Source
 
 Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="a checkpoint in any format")]
 _SHORT_NAMES = {"hf": "huggingface"}
@@ -18,7 +20,7 @@ _SHORT_NAMES = {"hf": "huggingface"}
 def convert(
     source: Annotated[
         str,
-        typer.Argument(metavar="SRC", help="a checkpoint in any format, or EXPERIMENT@40: the policy of a kept step"),
+        typer.Argument(metavar="SRC", help="a checkpoint in any format, or RUN@40: the policy of a kept step"),
     ],
     destination: Annotated[
         Path, typer.Argument(metavar="DST", help="folder to write; an existing checkpoint is replaced")
@@ -38,28 +40,30 @@ def convert(
     ] = 1_000_000_000,
 ) -> None:
     """Write a checkpoint in another format: the same names, types and bytes of all tensors, or an error."""
-    from dagrpo.api.policy import opened_policy, split_policy
-    from dagrpo.checkpoints import lora
+    from dagrpo.api.policy import opened_source
     from dagrpo.checkpoints.compare import summary_lines
     from dagrpo.checkpoints.convert import write_as
     from dagrpo.checkpoints.folder import require_replaceable
     from dagrpo.checkpoints.formats import require_format_name
     from dagrpo.checkpoints.source import open_checkpoint
-    from dagrpo.cli.show.command import run_folder
     from dagrpo.utils import console
 
     format = require_format_name(_SHORT_NAMES.get(to, to), "--to")
-    run, policy = split_policy(source)
-    with ExitStack() as stack:
-        folder = stack.enter_context(opened_policy(run_folder(run, None), policy)) if policy else Path(source)
+    with opened_source(source) as folder:
         require_replaceable(destination, [each for each in (folder, base, adapter) if each is not None])
-        opened = open_checkpoint(folder, base)
-        if adapter is not None:
-            opened = lora.with_adapter_beside(opened, adapter) if keep_adapter else lora.merged(opened, adapter)
-        elif keep_adapter:
-            raise UserError("--keep-adapter is given without --adapter: name the adapter's folder.")
+        opened = _with_adapter(open_checkpoint(folder, base), adapter, keep=keep_adapter)
         manifest = write_as(format, opened, destination, max_shard_bytes, _options(option or []))
     console.summary(f"convert: {source} to {manifest.format}", summary_lines(destination, manifest))
+
+
+def _with_adapter(opened: "Source", adapter: Path | None, *, keep: bool) -> "Source":
+    from dagrpo.checkpoints import lora
+
+    if adapter is None and keep:
+        raise UserError("--keep-adapter is given without --adapter: name the adapter's folder.")
+    if adapter is None:
+        return opened
+    return lora.with_adapter_beside(opened, adapter) if keep else lora.merged(opened, adapter)
 
 
 def _options(options: list[str]) -> dict[str, str]:
