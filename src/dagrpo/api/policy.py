@@ -62,7 +62,7 @@ def load_policy(
 
 @contextmanager
 def opened_source(source: str, which: Which = "trained", root: Path = Path()) -> Iterator[Path]:
-    """Yield the folder of the checkpoint that the arguments of `load_policy` select. Raises UserError if there is none."""
+    """Yield the folder of the checkpoint that the arguments of `load_policy` select. Raises UserError if it is missing."""
     if which not in POLICIES:
         raise UserError(f"There is no policy `{which}`: ask for {' or '.join(reversed(POLICIES))}.")
     source, policy = split_policy(source)

@@ -1,4 +1,4 @@
-"""Choice of a policy by validation rows, and what it adds to intervals.
+"""Choice of a policy by validation rows, with its share of intervals.
 
 The chosen policy alone is scored on the test rows, which took no part in the choice: its score there is as right for that policy as
 any other's. But other validation rows would have chosen another step. As the choice is part of the procedure, it is made again in each

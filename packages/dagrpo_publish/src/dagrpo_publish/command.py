@@ -64,15 +64,9 @@ def publish(
     from dagrpo.api.policy import opened_policy, split_policy
     from dagrpo_publish.cards import Publication
     from dagrpo_publish.crate.finished import read_finished
-    from dagrpo_publish.repositories import repositories, require_name, send
+    from dagrpo_publish.repositories import repositories, send
 
-    kind, _, place = to.partition(":")
-    if kind not in KINDS or not Path(place).name:
-        raise UserError(f"--to {to}: write folder:PATH or hub:ORG/NAME.")
-    if kind == HUB:
-        require_name(place)
-    elif there := [path for path in (place, f"{place}-rollouts") if Path(path).exists()]:
-        raise UserError(f"{there[0]} exists: remove it, or name another folder.")
+    kind, place = _destination(to)
     run, policy = split_policy(run)
     finished = read_finished(run)
     known = finished.params.experiment.seeds
@@ -104,6 +98,19 @@ def publish(
                     copy(file, folder / path)
     note = f"New repositories would be {'public' if public else 'private'}. Nothing is sent without --yes."
     typer.echo("Written; nothing is sent." if kind == FOLDER else note)
+
+
+def _destination(to: str) -> tuple[str, str]:
+    from dagrpo_publish.repositories import require_name
+
+    kind, _, place = to.partition(":")
+    if kind not in KINDS or not Path(place).name:
+        raise UserError(f"--to {to}: write folder:PATH or hub:ORG/NAME.")
+    if kind == HUB:
+        require_name(place)
+    elif there := [path for path in (place, f"{place}-rollouts") if Path(path).exists()]:
+        raise UserError(f"{there[0]} exists: remove it, or name another folder.")
+    return kind, place
 
 
 def _listing(repositories: Sequence["Repository"], parent: Path) -> str:
