@@ -113,7 +113,11 @@ def test_states_are_saved_by_time_as_well(
     monkeypatch.setattr(tensors, "save", lambda root, step, *rest: written.append(step))
     run = runs.training_run(inputs, tmp_path / "state", tmp_path, steps=12, save_every=5, save_every_minutes=minutes)
     named: Any = {"model": None, "optimizer": None, "base": None, "checks": SimpleNamespace(saved={})}
-    named |= {"source": SimpleNamespace(end=lambda finished: ({}, None)), "update": SimpleNamespace(saved={})}
+    named |= {
+        "keeper": SimpleNamespace(is_due=lambda finished: False),
+        "source": SimpleNamespace(end=lambda finished: ({}, None)),
+        "update": SimpleNamespace(saved={}),
+    }
     seconds = 0.0
     own = saver.Saver(run=run, saved=0, clock=Clock(), world=single_process(), now=lambda: seconds, **named)
     with own:

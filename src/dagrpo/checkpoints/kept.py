@@ -7,9 +7,10 @@ have changed, as numbers that are small for small changes, their bytes in planes
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from dagrpo.checkpoints.source import open_tensors
 from dagrpo.checkpoints.store import finish
 from dagrpo.checkpoints.tensors import Tensors, TensorSpec, dtype_name, raw_bytes, total_bytes
 from dagrpo.core.errors import UserError
-from dagrpo.utils.files import atomic_file, read_json, write_json
+from dagrpo.utils.files import atomic_file, atomic_folder, read_json, remove, share, write_json
 from dagrpo.utils.manifest import MANIFEST, FileEntry, entry_of, fault_of
 
 INITIAL = 0  # the step of the initial checkpoint
@@ -97,19 +98,64 @@ def write_kept(kept: Path, listed: KeptPolicies) -> None:
     write_json(kept / MANIFEST, asdict(listed))
 
 
+def keep_only(kept: Path, chosen: Collection[int]) -> None:
+    """Remove all policies but these, of `whole_steps`, from a folder, and what is in it besides; their deltas refer to none that goes."""
+    if not chosen:
+        remove(kept)
+        return
+    listed = read_kept(kept)
+    files = {delta_file(step): listed.files[delta_file(step)] for step in chosen}
+    policies = {step: listed.policies[step] for step in chosen}
+    write_kept(kept, KeptPolicies(initial=listed.initial, policies=policies, files=files))
+    for path in kept.iterdir():
+        if path.name not in {MANIFEST, *files}:
+            remove(path)
+
+
+def whole_steps(kept: Path) -> list[int]:
+    """Return the kept steps of a folder that can be restored: no file of theirs is damaged; none if the manifest is, or missing."""
+    try:
+        listed = read_kept(kept)
+    except UserError:
+        return []
+    whole = {name for name, entry in listed.files.items() if fault_of(kept / name, entry) is None}
+    return [step for step in sorted(listed.policies) if whole.issuperset(map(delta_file, listed.chain(step)))]
+
+
+def select(kept: Path, initial: Path, chosen: Sequence[int], destination: Path) -> None:
+    """Write a folder with these steps of another one, each as the delta to the one before it: the same bytes whatever else was kept.
+
+    Raises UserError if a file is damaged. Without a step, `kept` is not read.
+    """
+    with atomic_folder(destination) as folder:
+        write_kept(folder, KeptPolicies(initial=tensor_digest_of(initial), policies={}, files={}))
+        for after, step in pairwise([INITIAL, *chosen]):
+            listed = read_kept(kept)
+            if listed.policies[step].after != after:
+                write(folder, initial, step, open_kept(kept, initial, step))
+                continue
+            _opened(kept, step, listed)
+            share(kept / delta_file(step), folder / delta_file(step))
+            _add(folder, step, listed.policies[step], listed.files[delta_file(step)])
+
+
 def write(kept: Path, initial: Path, step: int, policy: Tensors, before: Tensors | None = None) -> None:
     """Keep the policy of a step, in a folder that may have earlier ones. `before`: the one before it; None: restored from the folder.
 
     The manifest is written last. Equal policies give equal bytes. Holds one tensor and the one before in memory.
     """
-    first = tensor_digest_of(initial)
-    listed = read_kept(kept) if (kept / MANIFEST).is_file() else KeptPolicies(initial=first, policies={}, files={})
-    after = max((other for other in listed.policies if other < step), default=INITIAL)
+    if not (kept / MANIFEST).is_file():
+        write_kept(kept, KeptPolicies(initial=tensor_digest_of(initial), policies={}, files={}))
+    after = max((other for other in steps(kept) if other < step), default=INITIAL)
     with atomic_file(kept / delta_file(step)) as temporary:
         _write_delta(temporary, open_kept(kept, initial, after) if before is None else before, policy)
-    entries = listed.files | {delta_file(step): entry_of(kept / delta_file(step))}
-    policies = listed.policies | {step: KeptPolicy(digest=tensor_digest(policy), after=after)}
-    write_kept(kept, KeptPolicies(initial=first, policies=policies, files=entries))
+    _add(kept, step, KeptPolicy(digest=tensor_digest(policy), after=after), entry_of(kept / delta_file(step)))
+
+
+def _add(kept: Path, step: int, policy: KeptPolicy, entry: FileEntry) -> None:
+    listed = read_kept(kept)
+    policies, files = listed.policies | {step: policy}, listed.files | {delta_file(step): entry}
+    write_kept(kept, KeptPolicies(initial=listed.initial, policies=policies, files=files))
 
 
 def restore(kept: Path, initial: Path, step: int, folder: Path) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 import torch
 
+from dagrpo.checkpoints.kept import select
 from dagrpo.checkpoints.source import open_tensors
 from dagrpo.checkpoints.store import save_weights
 from dagrpo.checkpoints.tensors import CastTensors, Tensors
@@ -151,7 +152,8 @@ def take_weights(run: TrainingRun, trained: Tensors, folder: Path) -> None:
 
 
 def write_tables(run: TrainingRun, metrics: Sequence[Metrics]) -> None:
-    """Write the metrics that all steps have, null for a step that has none; the tables of rollouts and held-out answers stay empty."""
+    """Write the metrics that all steps have, null for a step that has none; the tables of rollouts and held-out answers stay empty,
+    and no policy is kept but the last."""
     assert len(metrics) == run.training.steps, f"{len(metrics)} of {run.training.steps} steps have metrics"
     names = sorted(set.intersection(*(set(row) for row in metrics if row)))
     columns = {name: pa.array([row.get(name) for row in metrics], pa.float64()) for name in names}
@@ -159,3 +161,4 @@ def write_tables(run: TrainingRun, metrics: Sequence[Metrics]) -> None:
     run.rollouts.parent.mkdir(parents=True, exist_ok=True)
     write_json(run.rollouts, {"files": {}})
     write_parquet(run.held_out, HELD_OUT.empty_table())
+    select(run.state, run.initial, [], run.kept.parent)

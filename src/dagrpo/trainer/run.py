@@ -47,6 +47,7 @@ class RunFiles(TypedDict):
     metrics: Path
     rollouts: Path
     held_out: Path
+    kept: Path
 
 
 def files_in(folder: Path) -> RunFiles:
@@ -58,6 +59,7 @@ def files_in(folder: Path) -> RunFiles:
         metrics=folder / "metrics.parquet",
         rollouts=folder / "rollouts" / "manifest.json",
         held_out=folder / "held_out.parquet",
+        kept=folder / "kept" / "manifest.json",
     )
 
 
@@ -79,6 +81,7 @@ class TrainingRun:
     metrics: Path  # output: metrics.parquet
     rollouts: Path  # output: rollouts/manifest.json
     held_out: Path  # output: held_out.parquet
+    kept: Path  # output: kept/manifest.json, of the policies of training.keep_policies
     shares: Mapping[str, float] = field(default_factory=dict)  # of each of these tasks in a batch; {}: by their sizes
     passages: tuple[Path, ...] = ()  # passages.parquet of each of these tasks, for tools that search
     teacher: Path | None = None  # folder of the teacher's checkpoint, where algorithm.teacher is a folder or of the hub

@@ -1,4 +1,4 @@
-"""Saver of a run's resumable states."""
+"""Saver of a run's resumable states and kept policies."""
 
 import logging
 import threading
@@ -13,6 +13,7 @@ import torch
 
 from dagrpo.trainer.checks.suite import CheckSuite
 from dagrpo.trainer.clock import Clock
+from dagrpo.trainer.keeper import Keeper
 from dagrpo.trainer.run import TrainingRun
 from dagrpo.trainer.sampling import prefetch_state
 from dagrpo.trainer.sampling.source import RolloutSource
@@ -29,9 +30,9 @@ logger = logging.getLogger(__name__)
 
 @dataclass(kw_only=True)
 class Saver:
-    """Saver of states at intervals, after the last step and on demand. Every rank has one and writes its part.
+    """Saver of states at intervals, after the last step and on demand, and of policies to keep. Every rank has one and writes its part.
 
-    A thread writes a state while the engine samples: nothing changes weights and optimizer until the next update, so that no copy
+    Threads write them while the engine samples: nothing changes weights and optimizer until the next update, so that no copy
     of them is needed. With training.staleness, sampling takes place during the update, and the run waits for its states.
     As a context it finishes the last state, also after an error, but not after a signal to stop at once.
     """
@@ -44,6 +45,7 @@ class Saver:
     update: PolicyUpdate
     checks: CheckSuite
     source: RolloutSource
+    keeper: Keeper
     clock: Clock
     world: World
     now: Callable[[], float] = time.monotonic  # the clock of save_every_minutes, in seconds
@@ -52,7 +54,7 @@ class Saver:
         """Start. Every rank calls this."""
         self._began = self.now()
         self._writing_world = self.world.of_another_thread()
-        self._writing: _Writing | None = None
+        self._writings: list[_Writing] = []
 
     def __enter__(self) -> Self:
         return self
@@ -69,9 +71,14 @@ class Saver:
                 logger.warning("the state that was being written is lost", exc_info=True)
 
     def save_if_due(self, finished: int) -> None:
-        """Save the state after `finished` steps if section runtime.training asks for it, or the run is at its end."""
+        """Save the state after `finished` steps if section runtime.training asks for it, or the run is at its end, and keep the policy
+        if training.keep_policies asks for it."""
         if self._is_due(finished):
             self.save(finished)
+        if self.keeper.is_due(finished):
+            self._begin(self.keeper.writing(finished))
+            if self.run.training.staleness:
+                self.finish()
 
     def save(self, finished: int) -> None:
         """Begin to write the state after `finished` steps, unless it is the last one that was saved."""
@@ -92,14 +99,15 @@ class Saver:
             self.finish()
 
     def finish(self) -> None:
-        """Wait until the last state is on the disk. The next update may not begin before. Re-raises the error that ended it."""
-        writing, self._writing = self._writing, None
-        if writing is not None:
-            writing.finish()
+        """Wait until the last state and policy are on the disk. The next update may not begin before. Re-raises the error of either."""
+        writings, self._writings = self._writings, []
+        errors = [writing.error_at_end() for writing in writings]
+        for error in filter(None, errors):
+            raise error
         self.clock.lap("save")
 
     def _begin(self, write: Callable[[], None]) -> None:
-        self._writing = _Writing(write)
+        self._writings.append(_Writing(write))
 
     def _is_due(self, finished: int) -> bool:
         runtime = self.run.runtime.training
@@ -110,7 +118,7 @@ class Saver:
 
 
 class _Writing:
-    """A state that a thread writes."""
+    """Writing in a thread."""
 
     def __init__(self, write: Callable[[], None]) -> None:
         self._write = write
@@ -118,11 +126,10 @@ class _Writing:
         self._thread = threading.Thread(target=self._work, name="state", daemon=True)
         self._thread.start()
 
-    def finish(self) -> None:
-        """Wait for the thread. Re-raises its error."""
+    def error_at_end(self) -> BaseException | None:
+        """Wait for the thread, and return its error."""
         self._thread.join()
-        if self._error is not None:
-            raise self._error
+        return self._error
 
     def _work(self) -> None:
         try:

@@ -23,6 +23,7 @@ from dagrpo.trainer.batches.rollouts import version_of
 from dagrpo.trainer.checks.suite import CheckSuite
 from dagrpo.trainer.clock import Clock
 from dagrpo.trainer.history import History
+from dagrpo.trainer.keeper import Keeper
 from dagrpo.trainer.metrics.throughput import Throughput
 from dagrpo.trainer.model.fsdp import load_reference, load_trained_policy
 from dagrpo.trainer.model.memory import require_room
@@ -64,6 +65,7 @@ class Setup:
         self.budget = resolve_budget(run.runtime.training, self.policy, world)
         self.optimizer = make_optimizer(self.policy, run.training)
         self.base = tensor_digest_of(run.initial)
+        self.keeper = Keeper(run, self.policy.model, world)
         self.record = Record(run.state)
         self.clock = Clock()
         self.shutdown = Shutdown(run.runtime.grace_seconds, world)
@@ -120,6 +122,7 @@ class Setup:
             update=update,
             checks=self.checks,
             source=source,
+            keeper=self.keeper,
             clock=self.clock,
             world=self.world,
         )

@@ -44,7 +44,9 @@ def train(
         setup = Setup(run, world, report_held_out)
         history = setup.history(report)
         policy, optimizer, steps = setup.policy.model, setup.optimizer, run.training.steps
-        finished = tensors.resume(run.state, steps, policy, optimizer, world, history.require_resumable, setup.base)
+        place, keeper = (run.state, steps, policy, optimizer, world), setup.keeper
+        finished = tensors.resume(*place, history.require_resumable, setup.base, keeper.first_missing)
+        keeper.begin(finished)
         if world.broadcast(history.restore(finished)):
             if run.runtime.engine.max_total_tokens is None:
                 allocate_moments(optimizer)  # before servers take what is free of their GPU
@@ -52,6 +54,7 @@ def train(
         history.write()
         save_sharded(policy, run.initial, run.policy, world)
         if world.is_rank_zero:
+            keeper.write_output(history.last_step)
             states.prune(run.state, history.last_step, run.runtime.training.keep_states)
 
 

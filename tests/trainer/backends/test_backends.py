@@ -8,6 +8,7 @@ import torch
 from tests.trainer import runs
 from tests.trainer.backends.own import BACKEND, NAME, Config
 
+from dagrpo.checkpoints import kept
 from dagrpo.checkpoints.config import Checkpoint
 from dagrpo.checkpoints.convert import convert
 from dagrpo.checkpoints.manifest import verify
@@ -33,6 +34,7 @@ def job(tmp_path: Path) -> Job:
         "metrics": tmp_path / "out/metrics.parquet",
         "rollouts": tmp_path / "out/rollouts/manifest.json",
         "held_out": tmp_path / "out/held_out.parquet",
+        "kept": tmp_path / "out/kept/manifest.json",
     }
     (tmp_path / "out").mkdir()
     params = parse({"training": {"steps": 3, "backend": {"name": NAME, "added": 2.0}}})
@@ -68,6 +70,7 @@ def test_the_stage_hands_files_over_and_takes_checkpoint_and_metrics_back(job: J
     assert len(job.log.with_suffix(SUFFIX).read_text().splitlines()) == 3
     assert read_json(job.output("rollouts")) == {"files": {}}
     assert read_parquet(job.output("held_out")).num_rows == 0
+    assert kept.steps(job.output("kept").parent) == []
 
 
 def test_a_program_that_fails_is_named_with_its_log(job: Job) -> None:
@@ -81,6 +84,8 @@ def test_a_backend_refuses_what_it_does_not_know_when_parameters_are_read() -> N
     backend = {"name": NAME}
     with pytest.raises(UserError, match=r"training\.staleness is not known to the backend that adds"):
         parse({"rollout": {"deterministic": False}, "training": {"backend": backend, "staleness": 1}})
+    with pytest.raises(UserError, match=r"training\.keep_policies is set, but training\.backend .* hands over"):
+        parse({"training": {"backend": backend, "keep_policies": [1]}})
     with pytest.raises(UserError, match="backend"):
         parse({"training": {"backend": {"name": NAME, "aded": 1.0}}})
     assert BACKEND.config is Config

@@ -77,6 +77,7 @@ def _run(job: Job) -> "TrainingRun":
         metrics=job.output("metrics"),
         rollouts=job.output("rollouts"),
         held_out=job.output("held_out"),
+        kept=job.output("kept"),
         held_out_splits=tuple(HeldOutSplits(**{n: folder / f"{n}.parquet" for n in names}) for folder in folders),
         facts=job.facts,
     )
@@ -195,6 +196,7 @@ STAGE = Stage(
         "metrics": f"{RUN}/metrics.parquet",
         "rollouts": f"{RUN}/rollouts/manifest.json",
         "held_out": f"{RUN}/held_out.parquet",
+        "kept": f"{RUN}/kept/manifest.json",
         "provenance": f"{RUN}/policy/provenance.json",
     },
     label="seed {seed}",
@@ -218,6 +220,7 @@ STAGE = Stage(
     extends=(
         "training.steps",
         "training.gates",
+        "training.keep_policies",
         *(f"reward.components.judge.{key}" for key in ("url", "concurrency", "seconds", "retries", "answers")),
         "reward.unit_tests.parallel",
     ),

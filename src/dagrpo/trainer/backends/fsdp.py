@@ -22,4 +22,4 @@ def train(run: "TrainingRun", config: Choice, *, threads: int, report: "Report",
         train_in(run, report, world, report_held_out=report_held_out)
 
 
-BACKEND = Backend(config=Choice, train=train, launches_processes=False)
+BACKEND = Backend(config=Choice, train=train, launches_processes=False, keeps_policies=True)

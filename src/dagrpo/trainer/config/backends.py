@@ -71,6 +71,7 @@ class Backend(Generic[ConfigType]):
     train: Train[ConfigType]
     check: Callable[[ConfigType, Planned], None] = _takes_any  # raises UserError for parameters that it cannot honour
     launches_processes: bool = True  # False: the stage calls `train` in each of runtime.training.processes processes
+    keeps_policies: bool = False  # it writes those of training.keep_policies
     takes_nodes: bool = False  # if it launches its processes: `train` is called in a process on each of runtime.nodes
 
 
@@ -97,5 +98,10 @@ def check_backend(params: Planned) -> None:
         raise UserError(
             f"runtime.engine.nodes is {engines}, but training.backend {config.name} samples with the GPUs that train: set "
             "runtime.engine.nodes to 0"
+        )
+    if params.training.keep_policies is not None and not backend.keeps_policies:
+        raise UserError(
+            f"training.keep_policies is set, but training.backend {config.name} hands over its last policy alone: set "
+            "training.keep_policies to null, or train with training.backend: {name: fsdp}"
         )
     backend.check(config, params)

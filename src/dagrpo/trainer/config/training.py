@@ -1,5 +1,6 @@
 """Section `training`: steps, batches and the optimizer of GRPO."""
 
+from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 from pydantic import Field, model_validator
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
     from dagrpo.rewards.config import Reward
     from dagrpo.rollout.config import Rollout
     from dagrpo.trainer.config.runtime import Runtime
+
+
+_Step = Annotated[int, Field(ge=1, le=MOST_STEPS)]
 
 
 class Training(Section):
@@ -104,6 +108,15 @@ class Training(Section):
         description="End a run whose held-out accuracy, the mean over tasks, has not risen above its best for n evaluations in a row. "
         "The last policy is the result. Test problems decide for a task without a validation split. null: never.",
     )
+    keep_policies: (
+        Annotated[dict[Literal["every"], _Step], Field(min_length=1)]
+        | Annotated[list[_Step], Field(min_length=1, max_length=100_000)]
+        | None
+    ) = Field(
+        None,
+        description="Keep the policy after these steps, besides the last one: {every: 20}, or a list of steps. Each is kept in "
+        "rollout.dtype, an adapter merged, as its difference to the one before. null: none.",
+    )
     evaluation_problems: Annotated[int, Field(ge=1, le=LARGEST_BATCH)] = Field(
         64,
         description="Held-out problems of each task, the same each time, from its validation split, or from its test "
@@ -118,6 +131,13 @@ class Training(Section):
             return f"training.staleness is {self.staleness}", "training.staleness to 0"
         key = "training.dynamic_sampling.partial_rollouts"
         return (f"{key} is true", f"{key} to false") if self.dynamic_sampling.partial_rollouts else None
+
+    @property
+    def kept_steps(self) -> list[int]:
+        """Return the steps whose policies are kept, in their order; those after the step that training.patience ends are not reached."""
+        if isinstance(self.keep_policies, dict):
+            return [*range(self.keep_policies["every"], self.steps + 1, self.keep_policies["every"])]
+        return sorted(self.keep_policies or [])
 
     @model_validator(mode="after")
     def _check_keys(self) -> Self:
@@ -136,6 +156,7 @@ class Training(Section):
                 f"training.patience is {self.patience}, and as many evaluations, every {self.evaluate_every} steps, take all of the "
                 f"{self.steps} training.steps: lower training.patience or training.evaluate_every"
             )
+        self._check_kept_steps()
         if self.vision == "frozen" and self.vision_learning_rate is not None:
             raise UserError(
                 f"training.vision_learning_rate is {self.vision_learning_rate}, but training.vision is frozen: set the first to "
@@ -148,6 +169,18 @@ class Training(Section):
                 f"({self.max_pass_rate}): swap them"
             )
         return self
+
+    def _check_kept_steps(self) -> None:
+        asked, kept = self.keep_policies, self.kept_steps
+        latest = asked["every"] if isinstance(asked, dict) else max(kept, default=0)
+        if latest > self.steps:
+            raise UserError(
+                f"training.keep_policies asks for the policy after step {latest}, but training.steps is {self.steps}: lower the "
+                "former or raise the latter"
+            )
+        twice = next((one for one, other in pairwise(kept) if one == other), None)
+        if twice is not None:
+            raise UserError(f"training.keep_policies names step {twice} twice: leave one out")
 
     def check(
         self,

@@ -33,12 +33,14 @@ def resume(
     world: World,
     recorded: Recorded = nothing_recorded,
     base: str | None = None,
+    at_most: int | None = None,
 ) -> int:
     """Load the newest intact state that a run of `steps` steps can resume from; return its finished steps, 0 without a state.
 
-    Every rank calls this; `recorded` as in `states.latest`. Raises UserError if the state is of another model.
+    Every rank calls this; `recorded` as in `states.latest`. `at_most`: the latest step to resume from, of rank 0. Raises
+    UserError if the state is of another model.
     """
-    newest = latest(root, steps, recorded) if world.is_rank_zero else None
+    newest = latest(root, min(steps, at_most or steps), recorded) if world.is_rank_zero else None
     finished = int(world.broadcast(newest.step if newest is not None else 0))
     if finished:
         load(at(root, finished), model, optimizer, base)

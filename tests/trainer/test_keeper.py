@@ -1,0 +1,162 @@
+"""Policies of chosen steps: kept while a run goes on, in the same bytes however often it is interrupted."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.trainer import runs
+
+from dagrpo.checkpoints import kept
+from dagrpo.checkpoints.compare import compare
+from dagrpo.trainer import keeper
+from dagrpo.trainer.config.training import Training
+from dagrpo.trainer.run import TrainingRun
+
+Inputs = tuple[Path, Path]
+Keep = dict[str, int] | list[int] | None
+
+
+def _run(inputs: Inputs, out: Path, keep: Keep, steps: int = 4, state: Path | None = None, **more: Any) -> TrainingRun:
+    run = runs.training_run(inputs, state or out / "state", out, steps, save_every=2, keep_states=2)
+    return runs.changed(run, training={"keep_policies": keep, **more})
+
+
+def _bytes(run: TrainingRun) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in run.kept.parent.iterdir()} | runs.bytes_of(run)
+
+
+def _restored(run: TrainingRun, step: int, folder: Path) -> Path:
+    kept.restore(run.kept.parent, run.initial, step, folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def whole(inputs: Inputs, tmp_path_factory: pytest.TempPathFactory) -> TrainingRun:
+    """Four steps without an interruption, each of which keeps its policy."""
+    run = _run(inputs, tmp_path_factory.mktemp("whole"), {"every": 1})
+    runs.execute(run)
+    return run
+
+
+def test_the_kept_policies_are_those_of_shorter_runs(inputs: Inputs, whole: TrainingRun, tmp_path: Path) -> None:
+    assert kept.steps(whole.kept.parent) == [1, 2, 3, 4]
+    for steps, trained in ((3, None), (4, whole)):
+        if trained is None:
+            trained = _run(inputs, tmp_path / "shorter", None, steps)
+            runs.execute(trained)
+            assert kept.steps(trained.kept.parent) == []
+        assert compare(_restored(whole, steps, tmp_path / "restored"), trained.policy).differences == ()
+    plain = _run(inputs, tmp_path / "plain", None)
+    runs.execute(plain)
+    assert runs.bytes_of(plain) == runs.bytes_of(whole)
+    assert sorted(path.name for path in (whole.state / "kept").iterdir()) == [
+        "manifest.json",
+        *map(kept.delta_file, (1, 2, 3, 4)),
+    ]
+
+
+@pytest.mark.parametrize("stop", [1, 2, 3, 4])
+def test_an_interrupted_run_keeps_the_same_bytes(inputs: Inputs, whole: TrainingRun, tmp_path: Path, stop: int) -> None:
+    """A policy that was kept after the last state is written again."""
+    run = _run(inputs, tmp_path, {"every": 1})
+    runs.execute(run, stop=lambda step: step == stop)
+    runs.execute(run)
+    assert _bytes(run) == _bytes(whole)
+
+
+@pytest.mark.parametrize("step", [2, 3, 4])
+@pytest.mark.parametrize("part", ["write", "write_safetensors"])
+def test_a_run_that_is_killed_while_a_policy_is_written_keeps_the_same_bytes(
+    inputs: Inputs, whole: TrainingRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int, part: str
+) -> None:
+    """Also where the state of that step is whole, and no step is left to take."""
+    run, calls = _run(inputs, tmp_path, {"every": 1}), list[int]()
+    place, write = (kept if part == "write" else keeper), getattr(kept if part == "write" else keeper, part)
+
+    def killed(*given: Any) -> None:
+        calls.append(1)
+        if len(calls) == step:
+            raise OSError(28, "No space left on device")
+        write(*given)
+
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="No space left"):
+        patch.setattr(place, part, killed)
+        runs.execute(run)
+    runs.execute(run)
+    assert _bytes(run) == _bytes(whole)
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "sampled"),
+    [
+        ({"every": 1}, [1, 3], 0),
+        ({"every": 1}, [4], 0),
+        ({"every": 1}, None, 0),
+        ([2], [2, 4], 0),  # the last state is of step 4
+        (None, [3], 2),
+        ([4], [3, 4], 2),
+        ({"every": 2}, {"every": 1}, 4),
+    ],
+)
+def test_other_steps_may_be_asked_for_later(
+    inputs: Inputs, whole: TrainingRun, tmp_path: Path, first: Keep, then: Keep, sampled: int
+) -> None:
+    """Steps are repeated from the newest state before a policy that is missing; the result is that of a run that kept them at once."""
+    runs.execute(_run(inputs, tmp_path / "one", first))
+    run = _run(inputs, tmp_path / "one", then)
+    asked, _ = runs.execute(run)
+    assert asked.count("generate") == sampled
+    at_once = _run(inputs, tmp_path / "other", then)
+    runs.execute(at_once)
+    assert _bytes(run) == _bytes(at_once)
+
+
+def test_a_damaged_policy_is_trained_again(inputs: Inputs, whole: TrainingRun, tmp_path: Path) -> None:
+    run = _run(inputs, tmp_path, {"every": 1})
+    runs.execute(run)
+    path = run.state / "kept" / kept.delta_file(3)
+    path.unlink()  # else its other name in the outputs would be damaged, too
+    path.write_bytes(b"damaged")
+    asked, _ = runs.execute(run)
+    assert asked.count("generate") == 2
+    assert _bytes(run) == _bytes(whole)
+
+
+@pytest.mark.parametrize("more", [{"staleness": 1}, {"mini_batches": 2}, {"lora": {"rank": 2}}], ids=str)
+def test_stale_runs_several_updates_and_adapters_keep_the_policy_of_each_step(
+    inputs: Inputs, tmp_path: Path, more: dict[str, Any]
+) -> None:
+    run = _run(inputs, tmp_path / "one", [2, 3, 4], **more)
+    runs.execute(run)
+    assert compare(_restored(run, 4, tmp_path / "restored"), run.policy).differences == ()
+    shorter = _run(inputs, tmp_path / "shorter", None, steps=3, **more)
+    runs.execute(shorter)
+    assert compare(_restored(run, 3, tmp_path / "restored"), shorter.policy).differences == ()
+    again = _run(inputs, tmp_path / "again", [2, 3, 4], **more)
+    runs.execute(again, stop=lambda step: step == 3)
+    runs.execute(again)
+    assert _bytes(again) == _bytes(run)
+
+
+@pytest.mark.parametrize(
+    ("training", "refusal"),
+    [
+        ({"keep_policies": [5]}, "step 5, but training.steps is 4"),
+        ({"keep_policies": {"every": 5}}, "step 5, but training.steps is 4"),
+        ({"keep_policies": [2, 1, 2]}, "step 2 twice"),
+        ({"keep_policies": [0]}, "greater than or equal to 1"),
+        ({"keep_policies": {"every": 0}}, "greater than or equal to 1"),
+        ({"keep_policies": {}}, "at least 1"),
+        ({"keep_policies": []}, "at least 1"),
+        ({"keep_policies": {"each": 1}}, "'every'"),
+    ],
+)
+def test_steps_that_cannot_be_kept_are_refused(training: dict[str, Any], refusal: str) -> None:
+    with pytest.raises(ValueError, match=refusal):
+        Training.model_validate({"steps": 4, **training})
+
+
+def test_steps_are_counted_and_sorted() -> None:
+    assert Training.model_validate({"steps": 7, "keep_policies": {"every": 3}}).kept_steps == [3, 6]
+    assert Training.model_validate({"steps": 7, "keep_policies": [7, 1]}).kept_steps == [1, 7]
+    assert Training().kept_steps == []
