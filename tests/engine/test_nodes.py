@@ -124,7 +124,7 @@ def test_a_node_ends_with_the_folder_of_its_training(begun: list[FakeServer], tm
         if is_described:
             nodes.on_nodes(folder, _config(nodes=1), tmp_path / "train.server.log", {"model": "/m"})
         shutil.rmtree(folder)
-        thread.join(10)
+        thread.join(60)
         assert not thread.is_alive()
 
 
@@ -177,7 +177,7 @@ def test_a_part_of_a_server_that_dies_ends_its_node_with_the_reason(begun: list[
     nodes.on_nodes(tmp_path, config, tmp_path / "train.server.log", {"model": "/m"})
     (own,) = (each for each in begun if each.options["part"].number == 1)
     own.death = "The server died"
-    thread.join(10)
+    thread.join(60)
     assert [str(end) for end in ends] == ["The server died"]
     assert read_json(tmp_path / "1.json") == "The server died"
     assert len(begun) == 2, "none was begun again"

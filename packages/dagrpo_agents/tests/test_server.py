@@ -146,11 +146,11 @@ async def test_what_is_still_asked_for_when_a_session_ends_is_not_waited_for(
 async def test_the_time_in_which_the_policy_is_asked_is_not_the_programs(gateway: Gateway, http: ClientSession) -> None:
     class Slow(ScriptedPolicy):
         async def complete(self, prompt: tuple[int, ...], most: int) -> Completion:
-            await asyncio.sleep(0.5)
+            await asyncio.sleep(1.5)
             return await super().complete(prompt, most)
 
     async with gateway.admit(session_with(Slow("a", "b"))) as access:
-        assert (await access.unless_broken(ask(http, access.base_url, access.key), 0.4))[0] == 200
+        assert (await access.unless_broken(ask(http, access.base_url, access.key), 1.2))[0] == 200
         with pytest.raises(TimeoutError):
             await access.unless_broken(asyncio.sleep(1000), 0.4)
 

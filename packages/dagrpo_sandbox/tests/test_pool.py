@@ -148,8 +148,8 @@ if os.fork() == 0:
     await asyncio.sleep(0.5)
     after = await session.run("print(counted - before[0], os.fstat(files).st_size - before[1])")
     assert max(map(int, after.stdout.split())) < 100
-    grown = await session.run("time.sleep(0.3); print(counted - before[0] > 100)")
-    assert grown.stdout == "True\n"
+    grown = await session.run("while counted - before[0] <= 100: time.sleep(0.01)")
+    assert grown.status == "ok"
 
 
 @in_pool(Limits(seconds=600.0), size=1)
@@ -193,7 +193,7 @@ async def test_a_program_whose_sandbox_is_killed_is_run_again(pool: SandboxPool,
     assert (await pool.run("print(2)")).stdout == "2\n"
 
 
-@pytest.mark.parametrize("program", ["print(x)", "import time; time.sleep(1)"])
+@pytest.mark.parametrize("program", ["print(x)", "import time; time.sleep(60)"])
 @in_pool(size=1)
 async def test_a_session_whose_variables_are_lost_from_outside_goes_on_with_no_others(
     pool: SandboxPool, program: str
@@ -321,7 +321,7 @@ async def test_a_call_that_is_given_up_while_it_waits_takes_no_sandbox_away(pool
 @in_pool(size=1)
 async def test_a_session_whose_sandbox_is_killed_runs_its_first_program_again(pool: SandboxPool) -> None:
     session = pool.session()
-    running = asyncio.create_task(session.run("import time; time.sleep(1); x = 1"))
+    running = asyncio.create_task(session.run("import time; time.sleep(2); x = 1"))
     await asyncio.sleep(0.5)
     _kill_sandboxes()
     assert (await running).status == "ok"

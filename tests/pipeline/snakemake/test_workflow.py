@@ -190,6 +190,6 @@ def test_a_signal_stops_the_stages_and_interrupts_the_workflow(tmp_path: Path, s
     assert process.stdout is not None
     assert process.stdout.readline() == "started\n"
     process.send_signal(sent)
-    output, _ = process.communicate(timeout=30)
+    output, _ = process.communicate(timeout=120)
     assert output.splitlines() == ["ended with 143", "interrupted []"]
     assert process.returncode == -sent, "a shell sees 128 and the signal: 130 after Ctrl-C"

@@ -146,8 +146,8 @@ def test_calls_of_a_turn_run_side_by_side_as_far_as_allowed() -> None:
 
 
 def test_a_call_that_waits_for_its_turn_does_not_use_up_its_seconds() -> None:
-    config = Config(name="tool_agent", call_seconds=0.2)
-    tool = Echo(lambda arguments, context: asyncio.sleep(0.1, "x"))
+    config = Config(name="tool_agent", call_seconds=1.0)
+    tool = Echo(lambda arguments, context: asyncio.sleep(0.3, "x"))
     toolbox = Toolbox({"echo": tool}, config, {"echo": asyncio.Semaphore(1)})
     most = SessionLimits(turns=3, tokens=1000, new_tokens=80)
     with closing(asyncio.new_event_loop()) as loop:
