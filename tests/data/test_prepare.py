@@ -194,6 +194,22 @@ def test_nothing_is_lost(
             assert card.read[split] == card.counts[split] + gone + card.exact_copies[split]
 
 
+def test_validation_rows_are_held_out_of_train_where_the_source_has_none(model: Path, tmp_path: Path) -> None:
+    whole, held = tmp_path / "whole", tmp_path / "held"
+    prepare("arithmetic", whole, SMALL, model=model, evaluate=["arithmetic"])
+    prepare("arithmetic", held, _holding_out(6), model=model, evaluate=["arithmetic"])
+    train, validation = (read_split(held, split) for split in ("train", "validation"))
+    assert (len(train), len(validation), {row.split for row in validation}) == (34, 6, {"validation"})
+    assert {row.question for row in train + validation} == {row.question for row in read_split(whole, "train")}
+    assert read_split(held, "test") == read_split(whole, "test")
+    with pytest.raises(UserError, match=r"^data\.held_out_validation is 40, but only 40 problems"):
+        prepare("arithmetic", held, _holding_out(40), model=model, evaluate=["arithmetic"])
+
+
+def _holding_out(count: int) -> Data:
+    return SMALL.model_copy(update={"held_out_validation": count})
+
+
 # Other tasks' test splits
 
 

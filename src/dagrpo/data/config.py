@@ -35,6 +35,11 @@ class Sources(Section):
         512,
         description="Number of test problems to hold out from a data set without a test split, selected by a hash of the question.",
     )
+    held_out_validation: Annotated[int, Field(ge=0, le=100_000_000)] = Field(
+        0,
+        description="Number of train problems to hold out as the validation rows of a task without any, selected in the same way: for "
+        "evaluation.choose and training.evaluate_every.",
+    )
     unreadable_answers: Literal["refuse", "drop"] = Field(
         "refuse",
         description="Treatment of a ground truth that the task's verifier cannot parse, and of a source's own answer in another form: "

@@ -202,14 +202,16 @@ def _test_split(task: str, params: Data) -> Sequence[Row]:
 def _without_faults(task_rows: TaskRows, params: Data) -> tuple[Sieve, dict[str, int]]:
     """Return the problems with one readable answer each, every question once, and the number of conflicting questions.
 
-    A source without a test split has one of held-out problems.
+    A source without a test split has one of held-out problems; so may one without validation rows.
     """
     sieve = Sieve(task_rows.splits)
     drop_unreadable(sieve, params.unreadable_answers)
     conflicting = drop_conflicting(sieve)
     drop_repeated(sieve)
     if task_rows.held_out:
-        hold_out(sieve, params.held_out)
+        hold_out(sieve, "test", params.held_out, "held_out")
+    if params.held_out_validation and sieve.splits["train"] and not sieve.splits.get(VALIDATION):
+        hold_out(sieve, VALIDATION, params.held_out_validation, "held_out_validation")
     return sieve, conflicting
 
 

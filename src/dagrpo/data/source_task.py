@@ -129,7 +129,7 @@ def _enough(source: Source, params: "Data") -> int | None:
         raise UserError(
             f"{source.repository} is too large to be read whole: set data.max_train to how many problems to train on."
         )
-    return params.max_train + params.held_out
+    return params.max_train + params.held_out + params.held_out_validation
 
 
 def _raw_rows(reader: "Reader", files: Sequence[RawFile], digests: dict[str, str]) -> Iterator[RawRow]:

@@ -151,13 +151,13 @@ QUESTIONS = [f"what is {number}" for number in range(40)]
 
 def _held_out(questions: list[str], count: int) -> set[str]:
     found = Sieve({"train": task_rows(questions)})
-    hold_out(found, count)
+    hold_out(found, "test", count, "held_out")
     return {problem.question for problem in found.splits["test"]}
 
 
 def test_the_questions_with_the_smallest_hash_are_held_out_in_their_order() -> None:
     found = sieve(QUESTIONS)
-    hold_out(found, 5)
+    hold_out(found, "test", 5, "held_out")
     by_hash = sorted(range(40), key=lambda number: hashlib.sha256(f"what is {number}".encode()).hexdigest())
     assert left(found, "test") == sorted(by_hash[:5])
     assert left(found) == sorted(by_hash[5:])
@@ -179,7 +179,7 @@ def test_a_row_more_replaces_at_most_one_held_out_problem(added: str) -> None:
 
 def test_something_must_be_left_to_train_on() -> None:
     with pytest.raises(ValueError, match=r"^data.held_out is 40, but only 40 problems are left .*lower data.held"):
-        hold_out(sieve(QUESTIONS), 40)
+        hold_out(sieve(QUESTIONS), "test", 40, "held_out")
 
 
 def test_the_table_of_the_dropped_has_the_schema_also_when_it_is_empty_and_reasons_are_counted() -> None:

@@ -142,8 +142,8 @@ def _found_in(split: str, indices: dict[tuple[str, ...], int]) -> Callable[[Row]
     return fault
 
 
-def hold_out(sieve: Sieve, count: int) -> None:
-    """Make a test split of the `count` train problems with the smallest sha256 of the normalised question.
+def hold_out(sieve: Sieve, split: str, count: int, key: str) -> None:
+    """Make a split of the `count` train problems with the smallest sha256 of the normalised question. `key`: that of the count.
 
     The choice does not depend on their order, and a row that is added to the data replaces at most one of them. They keep their index and
     their order. Raises UserError if no train problem would remain.
@@ -151,10 +151,10 @@ def hold_out(sieve: Sieve, count: int) -> None:
     train = sieve.splits["train"]
     if count >= len(train):
         raise UserError(
-            f"data.held_out is {count}, but only {len(train):,} problems are left to choose from: lower data.held_out."
+            f"data.{key} is {count}, but only {len(train):,} problems are left to choose from: lower data.{key}."
         )
     chosen = {id(row) for row in sorted(train, key=_rank)[:count]}
-    sieve.splits["test"] = [replace(row, split="test") for row in train if id(row) in chosen]
+    sieve.splits[split] = [replace(row, split=split) for row in train if id(row) in chosen]
     sieve.splits["train"] = [row for row in train if id(row) not in chosen]
 
 
