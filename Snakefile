@@ -32,7 +32,6 @@ report: "workflow/report/workflow.rst"
 wildcard_constraints:
     seed=r"\d+",
     task=r"[a-z0-9][A-Za-z0-9_.-]*",
-    policy="base|trained",
 
 
 onstart:

@@ -14,6 +14,7 @@ PATTERNS = {  # of texts in the schema, in words
     TASK: "letters, digits, `_`, `.` and `-`, of which the first is a small letter or a digit",
     r"^[a-z0-9][a-z0-9_.-]*(~[a-z0-9_]+)?$": "small letters, digits, `_`, `.` and `-`, of which the first is a letter or "
     "a digit; for an override run NAME~WORD, with small letters, digits and `_` in the word",
+    r"^(base|trained|step_[1-9][0-9]{0,7})$": "base, trained, or step_ and the number of a step, such as step_40",
     r"^[a-zA-Z0-9_-]{1,64}$": "1 to 64 letters, digits, `_` and `-`",
     r"^[A-Za-z0-9][A-Za-z0-9.\-]*(:[0-9]{1,5})?$": "an address or a host's name, with a port after a colon if it is fixed",
     r"^[A-Za-z0-9_]+(\.[A-Za-z0-9_]+)*$": "names of letters, digits and `_` with a dot between each two",

@@ -1,12 +1,13 @@
 """Sections `evaluation` (stages sample and score) and `difficulty`."""
 
-from typing import Annotated, Self
+from collections.abc import Sequence
+from typing import Annotated, Protocol, Self
 
-from pydantic import Field, model_validator
+from pydantic import Discriminator, Field, Tag, model_validator
 
 from dagrpo.core.errors import UserError
 from dagrpo.core.plugin_sections import NameOf
-from dagrpo.core.section import MOST_TOKENS, Seconds, Section, Seed, Temperature, TopK, TopP
+from dagrpo.core.section import MOST_STEPS, MOST_TOKENS, Seconds, Section, Seed, Temperature, TopK, TopP
 from dagrpo.rewards.unit_tests import UnitTests
 from dagrpo.rewards.verifiers import SCORERS
 from dagrpo_answers.scorers import Scorer
@@ -67,16 +68,66 @@ class Scoring(Section):
         return [scorer for scorer in map(SCORERS.get, self.also) if scorer.suits(verifier)]
 
 
+BASE_AND_TRAINED = ["base", "trained"]
 STEP = "step_"  # before the step, in the name of a kept policy
+PolicyName = Annotated[str, Field(pattern=r"^(base|trained|step_[1-9][0-9]{0,7})$")]
+
+
+class Every(Section):
+    every: Annotated[int, Field(ge=1, le=MOST_STEPS)] = Field(
+        description="Number of steps from one policy to the next."
+    )
+
+
+class Keeps(Protocol):
+    """Section training, of which an evaluation knows nothing else."""
+
+    @property
+    def steps(self) -> int: ...
+    @property
+    def kept_steps(self) -> Sequence[int]: ...
 
 
 class Evaluation(Section):
+    policies: Annotated[
+        Annotated[list[PolicyName], Field(max_length=1000), Tag("[list]")] | Annotated[Every, Tag("[every]")],
+        Discriminator(lambda value: "[every]" if isinstance(value, dict | Every) else "[list]"),
+    ] = Field(
+        BASE_AND_TRAINED,
+        description="Policies to sample and score: base and trained, which the report compares, and kept ones for its curve over "
+        "steps, such as step_40. {every: 20}: base, trained, and each 20th step before the last one. "
+        "training.keep_policies keeps them.",
+    )
     oracles: bool = Field(
         False,
         description="Also evaluate tasks whose tool or user knows the answer; their scores are marked (oracle).",
     )
     sampling: Sampling = Field(Sampling(), description="Sampling (stage sample).")
     scoring: Scoring = Field(Scoring(), description="Grading and intervals (stage score).")
+
+    def steps(self, training: Keeps) -> list[int]:
+        """List the steps of the kept policies that are evaluated, ascending."""
+        if isinstance(self.policies, Every):
+            return list(range(self.policies.every, training.steps, self.policies.every))
+        return sorted(int(name.removeprefix(STEP)) for name in self.policies if name.startswith(STEP))
+
+    def policy_names(self, training: Keeps) -> list[str]:
+        """List all policies that are evaluated, in the order of training."""
+        return ["base", *(f"{STEP}{step}" for step in self.steps(training)), "trained"]
+
+    def check(self, training: Keeps) -> None:
+        """Raise UserError unless base and trained are evaluated, and all others kept, each once."""
+        names = self.policy_names(training)
+        if not isinstance(self.policies, Every) and sorted(self.policies) != sorted(set(names)):
+            raise UserError(
+                f"evaluation.policies is {', '.join(self.policies)}: name base and trained, which the report compares, and each "
+                "policy once"
+            )
+        if missing := [step for step in self.steps(training) if step not in training.kept_steps]:
+            raise UserError(
+                f"evaluation.policies asks for step {missing[0]}, which is not among the steps of training.keep_policies "
+                f"({', '.join(map(str, training.kept_steps)) or 'none'}): keep it there, or leave it out here"
+            )
 
 
 class Difficulty(Section):

@@ -82,8 +82,11 @@ class Checkpoint:
 
 
 @contextmanager
-def opened(attempts: SplitAttempts) -> Iterator[Checkpoint]:
-    """Open the checkpoint of some attempts, and of others at other splits. Raises UserError if it does not match its manifest."""
+def opened(attempts: SplitAttempts, *, keep_pictures: bool = True) -> Iterator[Checkpoint]:
+    """Open the checkpoint of some attempts, and of others at other splits. Raises UserError if it does not match its manifest.
+
+    `keep_pictures`: whether the vision tower stays the same, so that its outputs may be cached.
+    """
     manifest = require_samplable(attempts.model)
     with ExitStack() as stack:
 
@@ -98,7 +101,7 @@ def opened(attempts: SplitAttempts) -> Iterator[Checkpoint]:
                     head_dtype=attempts.head_dtype,
                     deterministic=attempts.sampling.lockstep,
                     version=manifest.tensors.digest[:VERSION_DIGITS],
-                    keep_pictures=True,  # of one checkpoint
+                    keep_pictures=keep_pictures,
                 )
             )
 

@@ -53,7 +53,7 @@ def planned_jobs(params: Params, experiment: str) -> list[PlannedJob]:
     jobs = list[PlannedJob]()
     for stage in in_order():
         names = wildcards_of(stage)
-        for chosen in product(*(_values(name, params, experiment, evaluated="seed" in names) for name in names)):
+        for chosen in product(*(own_values(name, stage, params, experiment) for name in names)):
             jobs += parts_of(stage, params, dict(zip(names, chosen, strict=True)))
     return jobs
 
@@ -89,13 +89,25 @@ def input_paths(stage: Stage, name: str, params: Params, wildcards: Mapping[str,
     if callable(given):
         return [path for path in given(params, wildcards) if name != RAW or Path(path).is_file()]
     fixed = dict(wildcards) | {"train": params.experiment.train, "first_seed": str(params.experiment.seeds[0])}
-    fixed |= {"checkpoint": POLICIES[wildcards["policy"]]} if "policy" in wildcards else {}
+    fixed |= {"checkpoint": POLICIES[wildcards["policy"]]} if wildcards.get("policy") in POLICIES else {}
     paths = list[str]()
     for pattern in input_patterns(stage)[name]:
         free = [each for each in names_in(pattern) if each not in fixed]  # which stand for all their values
         values = [_values(each, params, fixed["experiment"], evaluated="{seed}" in pattern) for each in free]
         paths += [pattern.format(**fixed, **dict(zip(free, chosen, strict=True))) for chosen in product(*values)]
-    return paths
+    return list(dict.fromkeys(paths))
+
+
+def own_values(name: str, stage: Stage, params: Params, experiment: str) -> Sequence[str]:
+    """Return every value of a wildcard of a stage's outputs: of the policies, a stage that reads checkpoints has those with one."""
+    if name == "policy" and reads_checkpoints(stage):
+        return list(POLICIES)
+    return _values(name, params, experiment, evaluated="seed" in _of_outputs(stage))
+
+
+def reads_checkpoints(stage: Stage) -> bool:
+    """Return True if the stage reads the checkpoint of {policy}."""
+    return any("{checkpoint}" in path for paths in patterns_of(stage.inputs).values() for path in paths)
 
 
 def _values(name: str, params: Params, experiment: str, *, evaluated: bool) -> Sequence[str]:
@@ -105,7 +117,8 @@ def _values(name: str, params: Params, experiment: str, *, evaluated: bool) -> S
         "model": [params.model.name],
         "seed": [str(seed) for seed in params.experiment.seeds],
         "task": params.experiment.evaluate if evaluated else params.experiment.tasks,
-        "policy": list(POLICIES),
+        "policy": params.evaluation.policy_names(params.training),
+        "step": [str(step) for step in params.evaluation.steps(params.training)],
     }[name]
 
 
@@ -120,8 +133,7 @@ def _of_outputs(stage: Stage) -> set[str]:
 
 def spread(stage: Stage, params: Params) -> list[dict[str, str]]:
     """List the values of the wildcards that a stage spreads over, for each part of a job; one without any if it does not."""
-    is_evaluation = "seed" in _of_outputs(stage)
-    values = [_values(name, params, params.experiment.name, evaluated=is_evaluation) for name in stage.spreads]
+    values = [own_values(name, stage, params, params.experiment.name) for name in stage.spreads]
     return [dict(zip(stage.spreads, chosen, strict=True)) for chosen in product(*values)]
 
 
@@ -160,10 +172,9 @@ def _stages_after(name: str) -> set[str]:
 
 
 def _makers(inputs: Mapping[str, Sequence[str]]) -> set[str]:
-    """Return the stages that make inputs given as patterns: {checkpoint} stands for each of its values."""
-    read = [
-        path.replace("{checkpoint}", each) for paths in inputs.values() for path in paths for each in POLICIES.values()
-    ]
+    """Return the stages that make inputs given as patterns: {checkpoint} and {policy} stand for each of their values."""
+    every = [{"checkpoint": each} for each in POLICIES.values()] + [{"policy": each} for each in ("base", "step_0")]
+    read = [_filled(path, values) for paths in inputs.values() for path in paths for values in every]
     return {maker.name for path in read if (maker := maker_of(path)) is not None}
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 else:
     Params = Any  # for annotations: a stage that imports the schema has all of it as its code
 
-WILDCARDS = ("experiment", "model", "seed", "task", "policy")  # of outputs, in the order of a job's name
+WILDCARDS = ("experiment", "model", "seed", "task", "policy", "step")  # of outputs, in the order of a job's name
 STANDING_FOR = ("train", "first_seed", "checkpoint", "earlier_provenance")  # in inputs, for what the parameters name
 PROVENANCE_OUTPUT = "provenance"  # the output of every stage that records it
 RAW = "raw"  # the input with the files that no stage makes: of those that parameters name, the ones that are there
@@ -30,7 +30,8 @@ MODEL = "models/{experiment}/{model}/manifest.json"
 RUN = "results/{experiment}/runs/seed_{seed}"
 SEED = re.compile(r"/runs/seed_(\d+)/")  # in the path of a seed's results
 EVALUATION = f"{RUN}/eval/{{task}}/{{policy}}"
-POLICIES = {"base": "sft", "trained": "exported"}  # what is evaluated: each policy's checkpoint, a folder of the run
+KEPT_EVALUATION = f"{RUN}/eval/{{task}}/step_{{step}}"  # of a kept policy: {policy} stands for it, too
+POLICIES = {"base": "sft", "trained": "exported"}  # with a checkpoint, a folder of the run; the others are restored
 EARLIER_PROVENANCE = "{earlier_provenance}"  # of all jobs of the stages that do not come after this one
 Paths = str | tuple[str, ...]  # one pattern, or several under one name
 Wildcards = Mapping[str, str]
@@ -105,9 +106,10 @@ class Needs:
 class Stage:
     """The one declaration of a stage: its rule, its entry in dvc.yaml and every list of stages follow from it.
 
-    Outputs are patterns with the wildcards {experiment}, {model}, {seed}, {task} and {policy}; there is a job for each of their
-    values. Inputs may have these too: one that the outputs lack stands for all its values. {train}, {first_seed} and {checkpoint}
-    stand for the training task, the first seed and the checkpoint of {policy}.
+    Outputs are patterns with the wildcards {experiment}, {model}, {seed}, {task}, {policy} and {step}; there is a job for each of
+    their values. Inputs may have these too: one that the outputs lack stands for all its values. {train}, {first_seed} and
+    {checkpoint} stand for the training task, the first seed and the checkpoint of {policy}, of which a stage that reads it has those
+    of POLICIES alone. {step} is that of a kept policy that evaluation.policies names.
 
     A stage that `spreads` over wildcards has one job for all their values: the work is called for one after the other, the values of
     the last wildcard in turn. Each has its own outputs and its own provenance, and those that are made already are not made again.

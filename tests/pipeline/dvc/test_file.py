@@ -171,7 +171,7 @@ def test_of_runtime_portable_arithmetic_alone_is_compared_and_only_by_stages_tha
     keys = {key for entry in stages.values() for key in entry["params"]}
     assert [key for key in keys if key.startswith("runtime")] == ["runtime.portable_arithmetic"]
     compared = {stage.name for stage in all_stages().values() if any(k.startswith("runtime") for k in stage.reads)}
-    assert compared == {"difficulty", "sample", "sft", "train"}
+    assert compared == {"difficulty", "sample", "sample_kept", "sft", "train"}
 
 
 def test_a_run_brings_dvc_yaml_up_to_date(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

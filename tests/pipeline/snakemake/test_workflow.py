@@ -87,7 +87,7 @@ def test_every_stage_of_every_machine_with_gpus_asks_for_one_node_and_four_cores
     params = composed(["qwen2_5_0_5b", "gsm8k", "grpo", hardware])
     monkeypatch.chdir(tmp_path)
     count = int(hardware.partition("_x")[2] or 1)
-    gpus = {"train": count, "sft": count, "sample": count, "difficulty": count}
+    gpus = dict.fromkeys(("train", "sft", "sample", "sample_kept", "difficulty"), count)
     runtime = params.runtime.model_dump()
     runtime["engine"] |= {"max_total_tokens": 65_536, "arguments": {}}  # which need other sections of the preset, too
     any_rule = _rule(monkeypatch, "train", runtime, "slurm")

@@ -127,7 +127,8 @@ def _text(content: Mapping[str, Any]) -> str:
 
 
 def _with_stages(content: Mapping[str, Any], params: Params) -> dict[str, Any]:
-    stages = {name: _entry(stage, params) for name, stage in sorted(all_stages().items())}
+    there = {job.stage for job in dag.planned_jobs(params, params.experiment.name)}
+    stages = {name: _entry(stage, params) for name, stage in sorted(all_stages().items()) if name in there}
     return {**content, "stages": {**content["stages"], CHECK_STAGE: _check(params), **stages}}
 
 
@@ -147,7 +148,7 @@ def _entry(stage: Stage, params: Params) -> dict[str, Any]:
     metrics = sorted(path for name in stage.metrics for path in outputs[name])
     target = dag.over_spread(next(iter(outputs.values()))[0], stage, params)[0]  # the output that names a job
     body: dict[str, Any] = {
-        "matrix": _matrix(stage),
+        "matrix": _matrix(stage, params),
         "desc": described(stage),
         "cmd": f"snakemake --cores all --allowed-rules {stage.name} -- {_template(target, stage)}",
         "deps": [*_deps(stage, params), *code_of_stage(params, stage)],
@@ -172,10 +173,10 @@ def described(stage: Stage) -> str:
     return text.partition("\n")[0].partition(": ")[2]
 
 
-def _matrix(stage: Stage) -> dict[str, Any]:
+def _matrix(stage: Stage, params: Params) -> dict[str, Any]:
     names = dag.wildcards_of(stage)
-    policies: list[Any] = list(POLICIES)
-    if _reads_checkpoints(stage):
+    policies: list[Any] = list(dag.own_values("policy", stage, params, NAME))
+    if dag.reads_checkpoints(stage):
         policies = [{"name": name, "checkpoint": checkpoint} for name, checkpoint in POLICIES.items()]
     values = {
         "experiment": OVER_NAME,
@@ -186,13 +187,9 @@ def _matrix(stage: Stage) -> dict[str, Any]:
     return {name: value for name, value in values.items() if name in names}
 
 
-def _reads_checkpoints(stage: Stage) -> bool:
-    return any("{checkpoint}" in path for paths in patterns_of(stage.inputs).values() for path in paths)
-
-
 def _template(path: str, stage: Stage) -> str:
     templates = dict(TEMPLATES)
-    if _reads_checkpoints(stage):
+    if dag.reads_checkpoints(stage):
         templates |= {"policy": "${item.policy.name}", "checkpoint": "${item.policy.checkpoint}"}
     for name in names_in(path):
         path = path.replace(f"{{{name}}}", templates[name])

@@ -106,7 +106,8 @@ class Experiments:
                 _prepared.add(self.description)
         call_around_the_jobs(workflow, self.start, self.finish, self.record)
         has_gpus = not executor_name().startswith(SLURM) or slurm.has_gpus() is not False
-        self.rules = [Rule(self._all, stage, has_gpus=has_gpus) for stage in dag.in_order()]
+        there = {job.stage for each in self._all for job in dag.planned_jobs(each.params, each.folder)}
+        self.rules = [Rule(self._all, stage, has_gpus=has_gpus) for stage in dag.in_order() if stage.name in there]
         self.page = f"results/{self.name}/{SWEEPS}/{Path(self.sweep).stem}.html" if self.sweep else None
 
     @property
@@ -170,7 +171,13 @@ def _cells(sweep: str, params: Params, file: Params) -> list[CellRun]:
         raise UserError(
             f"--config {SWEEP}={sweep} stands alone: write {next(iter(overrides))} into params.yaml, or into the sweep."
         )
-    return cell_runs(read_sweep(sweep), file.model_copy(update={"runtime": params.runtime}))
+    cells = cell_runs(read_sweep(sweep), file.model_copy(update={"runtime": params.runtime}))
+    if len({tuple(each.params.evaluation.policy_names(each.params.training)) for each in cells}) > 1:
+        raise UserError(
+            f"the cells of the sweep {sweep} evaluate policies of different steps: give evaluation.policies one list of steps that all "
+            "cells keep."
+        )
+    return cells
 
 
 class Experiment:
@@ -258,7 +265,9 @@ class Rule:
         self.benchmark = f"{dag.log_of(stage)}.benchmark.tsv"
         self.message = f"{stage.name}: {self._label()}"
         names = {"experiment": self._by_folder, "model": {each.params.model.name for each in experiments}}
-        # A path of another experiment or model is not made with these parameters.
+        if "policy" in dag.wildcards_of(stage):
+            names["policy"] = dag.own_values("policy", stage, self._any, experiments[0].folder)
+        # A path of another experiment or model is not made with these parameters, nor that of a kept policy from a checkpoint.
         self.constraints = {name: "|".join(map(re.escape, sorted(values))) for name, values in names.items()}
 
     def _of(self, wildcards: Mapping[str, str]) -> Experiment:

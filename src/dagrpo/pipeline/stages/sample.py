@@ -8,20 +8,27 @@ from dagrpo.pipeline.declaration import DATA, EVALUATION, POLICIES, RAW, RUN, Jo
 from dagrpo.trainer.config.runtime import Runtime
 
 if TYPE_CHECKING:
-    from dagrpo.evaluation.sampling import SplitAttempts
+    from dagrpo.evaluation.sampling import Checkpoint, SplitAttempts
 
 
 def work(job: Job) -> None:
     """Write completions.parquet of one task without grading; all tasks share an engine."""
+    from dagrpo.evaluation.sampling import opened
+
+    attempts = attempts_of(job)
+    complete(job, attempts, job.shared.opened(lambda: opened(attempts)))
+
+
+def complete(job: Job, attempts: "SplitAttempts", checkpoint: "Checkpoint") -> None:
+    """Write the completions of an opened checkpoint."""
     from dagrpo.evaluation.conversations import about_conversations
-    from dagrpo.evaluation.sampling import opened, sample
+    from dagrpo.evaluation.sampling import sample
     from dagrpo.rollout.agents import OWN_LOOP
     from dagrpo.rollout.table import sighted
     from dagrpo.utils.console import summary
     from dagrpo.utils.tables import write_parquet
 
-    attempts = attempts_of(job)
-    completions = sample(attempts, job.shared.opened(lambda: opened(attempts)))
+    completions = sample(attempts, checkpoint)
     write_parquet(job.output("completions"), completions)
     is_other_agent = attempts.conversation.agent.name != OWN_LOOP
     rows = [
