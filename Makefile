@@ -175,14 +175,14 @@ jupyter: setup ## JupyterLab for notebooks: 47 more packages in .venv
 	$(call install,.venv,requirements/jupyter.lock)
 
 gpu: ## install the set for a GPU instead: asks what the machine lacks, then removes .venv
-	@python3 -I src/dagrpo/cli/doctor/gpu_requirements.py
+	@python3 -I packages/dagrpo_doctor/src/dagrpo_doctor/gpu_requirements.py
 	rm -rf .venv
 	$(MAKE) setup LOCK=requirements/gpu.lock
 
 # Asks first what the machine lacks; installs the set for a GPU unless it is there. GPU_CHECK passes options on, such as "--mirror FOLDER": see benchmarks/gpu/__main__.py.
 gpu-check: BEGUN := $(shell date +%s)
 gpu-check: ## on a machine with a GPU, in 30 minutes: what only a GPU shows, tests to scores, into docs/gpu_baseline.json
-	@python3 -I src/dagrpo/cli/doctor/gpu_requirements.py --check $(GPU_CHECK)
+	@python3 -I packages/dagrpo_doctor/src/dagrpo_doctor/gpu_requirements.py --check $(GPU_CHECK)
 	@.venv/bin/python -c 'import sys, torch; sys.exit(torch.version.cuda is None)' 2>/dev/null || $(MAKE) gpu
 	.venv/bin/python -m benchmarks.gpu --begun $(BEGUN) $(GPU_CHECK)
 

@@ -21,10 +21,10 @@ from urllib.request import urlopen
 from zipfile import ZipFile
 
 if not __package__:  # run as a file: no package is installed yet
-    sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "packages/dagrpo_doctor/src"))
 
-from dagrpo.cli.doctor import gpu_requirements as gpu
-from dagrpo.cli.doctor.finding import apt
+from dagrpo_doctor import gpu_requirements as gpu
+from dagrpo_doctor.finding import apt
 
 PYTHON = "3.12"
 LOCK = Path(__file__).resolve().with_name("installer.lock")  # of uv

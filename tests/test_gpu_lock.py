@@ -2,9 +2,9 @@
 
 import re
 
-from dagrpo.cli.doctor import gpus
 from dagrpo.config.places import ROOT
 from dagrpo.engine.sglang.toolkit import CUDA
+from dagrpo_doctor import gpus
 
 LOCK = dict(re.findall(r"^([A-Za-z0-9._-]+)==(\S+)", (ROOT / "requirements/gpu.lock").read_text(), re.MULTILINE))
 COMPILER = ("nvidia-cuda-nvcc", "nvidia-cuda-crt", "nvidia-nvvm", "nvidia-cuda-cccl")

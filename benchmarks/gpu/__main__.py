@@ -24,9 +24,9 @@ from typing import Any
 from benchmarks.gpu import baseline as baselines
 from benchmarks.gpu import experiment, shapes
 
-from dagrpo.cli.doctor import gpu_requirements
 from dagrpo.core.errors import UserError
 from dagrpo.utils.devices import visible_devices
+from dagrpo_doctor import gpu_requirements
 
 ROOT = Path(__file__).parents[2]
 USUAL = ("tests", "shapes", "several", "experiment")

@@ -10,9 +10,9 @@ from typing import Any
 import psutil
 from benchmarks.gpu import table
 
-from dagrpo.cli.doctor import gpus
 from dagrpo.utils.environment import environment
 from dagrpo.utils.files import read_json, write_json, write_text
+from dagrpo_doctor import gpus
 
 ROOT = Path(__file__).parents[2]
 SAME = ("rehearsal", "machine", "versions")  # and the commit, in baselines that can be one

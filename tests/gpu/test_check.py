@@ -15,14 +15,14 @@ from benchmarks.gpu import experiment, shapes, table, targets
 from tests.everyday import everyday
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from dagrpo.cli.doctor import gpu_requirements, gpus
-from dagrpo.cli.doctor.finding import Finding
 from dagrpo.config.schema import Params
 from dagrpo.trainer.config.runtime import Runtime
 from dagrpo.trainer.metrics.throughput import Arithmetic
 from dagrpo.utils.files import read_json, write_json
 from dagrpo.utils.run_info import write_times
 from dagrpo.utils.tables import write_parquet
+from dagrpo_doctor import gpu_requirements, gpus
+from dagrpo_doctor.finding import Finding
 
 ROOT = Path(__file__).parents[2]
 QWEN3 = Arithmetic(parameters=596_049_920, attention=28 * 16 * 128)

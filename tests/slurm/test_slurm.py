@@ -18,12 +18,12 @@ from snakemake_executor_plugin_slurm.utils import set_gres_string  # type: ignor
 from tests.pipeline.snakemake import clones, stand_ins
 from tests.slurm import cluster
 
-from dagrpo.cli.doctor.command import check_slurm
 from dagrpo.config.documents import params_yaml
 from dagrpo.config.schema import parse
 from dagrpo.utils import slurm
 from dagrpo.utils.files import read_json
 from dagrpo.utils.tables import read_parquet
+from dagrpo_doctor.command import check_slurm
 
 pytestmark = [pytest.mark.dag, pytest.mark.nightly]
 COMMAND = ("taskset", "-c", "0", "snakemake", "--profile", "profiles/slurm", "target")  # a head with one core

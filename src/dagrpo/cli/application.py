@@ -13,7 +13,6 @@ from typer.core import TyperGroup
 from dagrpo.cli.accept import accept
 from dagrpo.cli.checkpoints import convert, diff, inspect
 from dagrpo.cli.clean import clean
-from dagrpo.cli.doctor.command import doctor
 from dagrpo.cli.grade import grade
 from dagrpo.cli.init import init
 from dagrpo.cli.new.command import new
@@ -21,7 +20,6 @@ from dagrpo.cli.shared import PARAMS
 from dagrpo.cli.show.command import show
 from dagrpo.cli.status.command import status
 from dagrpo.cli.use import use
-from dagrpo.cli.verify import verify
 from dagrpo.cli.warm import warm
 from dagrpo.config.places import add_own_code, is_clone
 from dagrpo.config.project import require_own_code, require_project_folder_of
@@ -117,10 +115,10 @@ EXAMPLES = {  # at the end of each command's help
 
 RARE = "Seldom by hand"
 PANELS: dict[str, tuple[Callable[..., None] | str, ...]] = {  # of `dagrpo --help`; a name: of PACKAGED
-    "Begin": (init, doctor, use, "plan", new),
+    "Begin": (init, "doctor", use, "plan", new),
     "Look": (status, show, "ui", "serve", "profile", "lineage"),
     "Compare": ("compare", "sweep", "power"),
-    "Check and pass on": (verify, accept, "replay", "audit", "crate", "reproduce", "publish"),
+    "Check and pass on": ("verify", accept, "replay", "audit", "crate", "reproduce", "publish"),
     "Checkpoints and answers": (convert, inspect, diff, grade),
     RARE: (generate, clean, "search", "train", warm, "tracking"),
 }
@@ -129,6 +127,7 @@ PACKAGED = {
     "audit": "dagrpo[replay]",
     "compare": "dagrpo[compare]",
     "crate": "dagrpo[publish]",
+    "doctor": "dagrpo[doctor]",
     "lineage": "dagrpo[mlflow]",
     "plan": "dagrpo[plan]",
     "power": "dagrpo[compare]",
@@ -142,6 +141,7 @@ PACKAGED = {
     "tracking": "dagrpo[mlflow]",
     "train": "dagrpo[replay]",
     "ui": "dagrpo[mlflow]",
+    "verify": "dagrpo[replay]",
 }
 app = typer.Typer(cls=Commands, no_args_is_help=True, help=__doc__, epilog=EPILOG, pretty_exceptions_enable=False)
 app.callback()(_options)

@@ -22,6 +22,7 @@ PACKAGES = (
     "dagrpo_agents",
     "dagrpo_answers",
     "dagrpo_compare",
+    "dagrpo_doctor",
     "dagrpo_foreign",
     "dagrpo_megatron",
     "dagrpo_mlflow",

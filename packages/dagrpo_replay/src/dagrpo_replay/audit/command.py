@@ -117,7 +117,7 @@ def _checks(finished: "FinishedExperiment", seeds: tuple[int, ...], asked: Asked
 
 
 def _check_files(experiment: str) -> Iterator[Check]:
-    from dagrpo.cli.verify import State, verify_files
+    from dagrpo_replay.verify import State, verify_files
 
     found = verify_files(experiment)
     faults = [f"{v.path} ({v.description}) is {v.state}" for v in found if v.state in (State.MISSING, State.CHANGED)]

@@ -18,7 +18,7 @@ NAME = f"uv-{create_environment.UV}-py3-none-{ENDING}.whl"
 @pytest.fixture
 def unfit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """A machine without venv, with a folder of wheels and an index that does not answer."""
-    monkeypatch.setattr("dagrpo.cli.doctor.gpu_requirements.makes_environments", lambda: False)
+    monkeypatch.setattr("dagrpo_doctor.gpu_requirements.makes_environments", lambda: False)
     monkeypatch.setattr("platform.machine", lambda: "x86_64")
     monkeypatch.delenv("UV_FIND_LINKS", raising=False)
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))

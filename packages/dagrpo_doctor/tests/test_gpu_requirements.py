@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dagrpo.cli.doctor import gpu_requirements, gpus
+from dagrpo_doctor import gpu_requirements, gpus
 
 ROOT = Path(__file__).parents[3]
 H100 = "0, NVIDIA H100 80GB HBM3, 81559, {}, 9.0"
@@ -29,7 +29,13 @@ def asked(tmp_path: Path) -> Machine:
         for name, says in answers.items():
             (folder / name).write_text(f"#!/bin/sh\n{says}\n")
             (folder / name).chmod(0o755)
-        command = [sys.executable, "-I", "-S", "src/dagrpo/cli/doctor/gpu_requirements.py", *arguments]
+        command = [
+            sys.executable,
+            "-I",
+            "-S",
+            "packages/dagrpo_doctor/src/dagrpo_doctor/gpu_requirements.py",
+            *arguments,
+        ]
         bare = {"PATH": str(folder), "HOME": str(tmp_path)} | more
         done = subprocess.run(command, cwd=ROOT, env=bare, capture_output=True, text=True, check=False)
         assert done.returncode == int("missing: " in done.stderr)

@@ -1,8 +1,8 @@
 """Requirements of a machine with a GPU, checked with the standard library.
 
-`python3 src/dagrpo/cli/doctor/gpu_requirements.py [--check [--mirror FOLDER]]` runs before anything is installed. It prints each
-missing requirement with the command that fixes it, and ends with 1 if one is not met. `make gpu`, `make gpu-check` (which passes
---check) and `dagrpo doctor` use this list.
+`python3 packages/dagrpo_doctor/src/dagrpo_doctor/gpu_requirements.py [--check [--mirror FOLDER]]` runs before anything is installed.
+It prints each missing requirement with the command that fixes it, and ends with 1 if one is not met. `make gpu`, `make gpu-check` (which
+passes --check) and `dagrpo doctor` use this list.
 """
 
 import argparse
@@ -21,10 +21,10 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 from urllib.request import Request, urlopen
 
 if not __package__:  # run as a file, by a Python in which no package is installed
-    sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from dagrpo.cli.doctor import gpus
-from dagrpo.cli.doctor.finding import GIBIBYTE, Finding, apt, check, gib, sudo
+from dagrpo_doctor import gpus
+from dagrpo_doctor.finding import GIBIBYTE, Finding, apt, check, gib, sudo
 
 LEAST_DISK = 25 * GIBIBYTE  # the packages for a GPU, uv's cache of them, and an experiment
 LEAST_SHARED_MEMORY = 256 << 20  # bytes

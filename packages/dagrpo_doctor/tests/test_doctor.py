@@ -11,10 +11,10 @@ from typer.testing import CliRunner
 
 import dagrpo_sandbox
 from dagrpo.cli.application import app
-from dagrpo.cli.doctor import command, gpu_requirements
 from dagrpo.config.places import ROOT
 from dagrpo.config.presets import preset_text
 from dagrpo.config.schema import read_params
+from dagrpo_doctor import command, gpu_requirements
 from dagrpo_plan.memory import disk_of
 from dagrpo_plan.models import Models
 

@@ -11,10 +11,10 @@ from tests.pipeline.changes.made_up import Project
 from typer.testing import CliRunner, Result
 
 from dagrpo.cli.application import app
-from dagrpo.cli.verify import State, verify_files
 from dagrpo.core.errors import UserError
 from dagrpo.data.reading import picture_digest
 from dagrpo.utils.files import read_json, sha256_of, write_json
+from dagrpo_replay.verify import State, verify_files
 
 
 def run(*arguments: str) -> Result:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from requirements.imports import main
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize(

@@ -20,9 +20,6 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from dagrpo.cli.doctor import gpu_requirements as gpu
-from dagrpo.cli.doctor import gpus
-from dagrpo.cli.doctor.finding import GIBIBYTE, Finding, check, gib
 from dagrpo.cli.shared import PARAMS, columns, print_json
 from dagrpo.config.project import REMEDY, without_snakefile
 from dagrpo.config.schema import read_params
@@ -35,6 +32,9 @@ from dagrpo.utils import slurm
 from dagrpo.utils.console import plain_console
 from dagrpo.utils.devices import visible_devices
 from dagrpo.utils.environment import version_of
+from dagrpo_doctor import gpu_requirements as gpu
+from dagrpo_doctor import gpus
+from dagrpo_doctor.finding import GIBIBYTE, Finding, check, gib
 
 STYLES = {"ok": "green", "missing": "bold red", "none": "yellow"}
 LONGEST = 200
