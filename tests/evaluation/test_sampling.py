@@ -12,14 +12,17 @@ from tests.pictures import picture
 from tests.rollout.problems import task_row
 from tests.rollout.scripted_engine import ScriptedEngine
 
+from dagrpo.checkpoints.kept import write
+from dagrpo.checkpoints.source import open_tensors
 from dagrpo.checkpoints.tokenizers import load_tokenizer
 from dagrpo.core.errors import UserError
 from dagrpo.core.trajectory import BLIND, GREEDY
 from dagrpo.core.types import SamplingRequest
 from dagrpo.data.schema import to_table
-from dagrpo.engine import open_engine, sglang
+from dagrpo.engine import sglang
 from dagrpo.evaluation import sampling
 from dagrpo.evaluation.config import Sampling
+from dagrpo.evaluation.kept import opened_kept
 from dagrpo.evaluation.sampling import (
     SplitAttempts,
     attempt,
@@ -186,16 +189,22 @@ def test_the_real_server_answers_with_pictures_and_without(seer: Path, tmp_path:
 
 @pytest.mark.nightly
 @pytest.mark.server
-def test_the_real_server_gives_the_same_tokens_twice(model: Path, tmp_path: Path) -> None:
-    attempts, tokenizer = attempts_of(model, tmp_path), load_tokenizer(model)
-    problems = read_prompts(attempts, tokenizer)
-    with open_engine(model, attempts.engine, attempts.server_log, dtype="float32", deterministic=True) as engine:
-        first, second = (attempt(problems, attempts, engine, tokenizer) for _ in range(2))
-    for once, again in zip(first, second, strict=True):
-        (tokens,), (tokens_again,) = once.samples, again.samples
-        assert tokens.token_ids == tokens_again.token_ids
-        # The second time the prompts are in the server's cache, which rounds differently.
-        assert list(tokens.logprobs) == pytest.approx(list(tokens_again.logprobs), abs=1e-5)
-        assert once.finish_reason in {"stop", "length"}
-        assert 1 <= once.tokens <= 8
-    assert len({tuple(trajectory.samples[0].completion_ids) for trajectory in first}) > 3
+def test_a_kept_policy_gets_from_the_running_server_what_a_fresh_one_gives_whichever_stood_there_before(
+    model: Path, tmp_path: Path
+) -> None:
+    attempts, kept = attempts_of(model, tmp_path), tmp_path / "kept"
+    for step in (1, 2):
+        make_fresh(tmp_path / f"step_{step}", SHAPE.model_copy(update={"seed": step}), torch.float32)
+        write(kept, model, step, open_tensors(tmp_path / f"step_{step}"))
+    fresh = replace(attempts, model=tmp_path / "step_2")
+    with opened(fresh) as checkpoint:
+        due = sample(fresh, checkpoint)
+    with opened_kept(attempts, kept, model) as checkpoint_of:
+        first, other, again = (sample(attempts, checkpoint_of(step)) for step in (2, 1, 2))
+        with pytest.raises(UserError, match="keeps no policy of step 3"):
+            sample(attempts, checkpoint_of(3))
+    assert first.equals(due)
+    assert again.equals(due)
+    assert other["completion_ids"].to_pylist() != due["completion_ids"].to_pylist()
+    assert len({*due["completion"].to_pylist()}) > 3
+    assert set(due["finish_reason"].to_pylist()) <= {"stop", "length"}
