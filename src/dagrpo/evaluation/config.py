@@ -1,7 +1,7 @@
 """Sections `evaluation` (stages sample and score) and `difficulty`."""
 
 from collections.abc import Sequence
-from typing import Annotated, Protocol, Self
+from typing import Annotated, Literal, Protocol, Self
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
@@ -73,12 +73,6 @@ STEP = "step_"  # before the step, in the name of a kept policy
 PolicyName = Annotated[str, Field(pattern=r"^(base|trained|step_[1-9][0-9]{0,7})$")]
 
 
-class Every(Section):
-    every: Annotated[int, Field(ge=1, le=MOST_STEPS)] = Field(
-        description="Number of steps from one policy to the next."
-    )
-
-
 class Keeps(Protocol):
     """Section training, of which an evaluation knows nothing else."""
 
@@ -90,8 +84,11 @@ class Keeps(Protocol):
 
 class Evaluation(Section):
     policies: Annotated[
-        Annotated[list[PolicyName], Field(max_length=1000), Tag("[list]")] | Annotated[Every, Tag("[every]")],
-        Discriminator(lambda value: "[every]" if isinstance(value, dict | Every) else "[list]"),
+        Annotated[list[PolicyName], Field(max_length=1000), Tag("[list]")]
+        | Annotated[
+            dict[Literal["every"], Annotated[int, Field(ge=1, le=MOST_STEPS)]], Field(min_length=1), Tag("[every]")
+        ],
+        Discriminator(lambda value: "[every]" if isinstance(value, dict) else "[list]"),
     ] = Field(
         BASE_AND_TRAINED,
         description="Policies to sample and score: base and trained, which the report compares, and kept ones for its curve over "
@@ -107,8 +104,8 @@ class Evaluation(Section):
 
     def steps(self, training: Keeps) -> list[int]:
         """List the steps of the kept policies that are evaluated, ascending."""
-        if isinstance(self.policies, Every):
-            return list(range(self.policies.every, training.steps, self.policies.every))
+        if isinstance(self.policies, dict):
+            return list(range(self.policies["every"], training.steps, self.policies["every"]))
         return sorted(int(name.removeprefix(STEP)) for name in self.policies if name.startswith(STEP))
 
     def policy_names(self, training: Keeps) -> list[str]:
@@ -118,7 +115,7 @@ class Evaluation(Section):
     def check(self, training: Keeps) -> None:
         """Raise UserError unless base and trained are evaluated, and all others kept, each once."""
         names = self.policy_names(training)
-        if not isinstance(self.policies, Every) and sorted(self.policies) != sorted(set(names)):
+        if isinstance(self.policies, list) and sorted(self.policies) != sorted(set(names)):
             raise UserError(
                 f"evaluation.policies is {', '.join(self.policies)}: name base and trained, which the report compares, and each "
                 "policy once"

@@ -45,7 +45,8 @@ SEVERAL = {
         "evaluate": ["aime_2024", "arithmetic"],
         "tasks": ["gsm8k", "aime_2024", "arithmetic"],
     },
-    "training": {"evaluate_every": 2},
+    "training": {"evaluate_every": 2, "keep_policies": [20, 40, 60]},
+    "evaluation": {"policies": ["base", "step_40", "step_20", "trained"]},
 }
 
 
@@ -56,7 +57,7 @@ def test_the_jobs_that_the_declarations_plan_are_those_that_snakemake_plans(monk
     by_snakemake = {job.provenance: job for job in planning.planned_jobs(ROOT, SEVERAL)}
     planned = planned_jobs(params, override_run(params, file).folder)
     jobs = by_job(planned)
-    assert (len(by_snakemake), len(jobs), len(planned)) == (27, 27, 31)
+    assert (len(by_snakemake), len(jobs), len(planned)) == (37, 37, 47)
     for parts in jobs:
         job, other = parts[0], by_snakemake[parts[0].provenance]
         own = {name: value for name, value in job.wildcards.items() if name not in all_stages()[job.stage].spreads}
@@ -66,7 +67,7 @@ def test_the_jobs_that_the_declarations_plan_are_those_that_snakemake_plans(monk
         assert _of_all(part.inputs for part in parts) == data
     report = planned[-1]
     assert sorted(report.inputs["lineage"]) == sorted(job.provenance for job in planned[:-1])
-    assert len(report.inputs["scores"]) == 2 * 2 * 2, "every seed, evaluated task and policy"
+    assert len(report.inputs["scores"]) == 2 * 2 * 4, "every seed, evaluated task and policy"
 
 
 def _of_all(files: Iterable[Mapping[str, tuple[str, ...]]]) -> dict[str, tuple[str, ...]]:
@@ -86,10 +87,10 @@ def test_the_command_line_of_a_job_that_spreads_has_each_part_with_its_own_files
     params = parse(merged(file.model_dump(), SEVERAL))
     planned = {part.provenance: part for part in planned_jobs(params, override_run(params, file).folder)}
     with planning.opened(ROOT, SEVERAL) as workflow:
-        lines = [job.params.arguments for job in workflow.dag.jobs if job.rule.name == "sample"]
+        lines = [job.params.arguments for job in workflow.dag.jobs if job.rule.name in ("sample", "sample_kept")]
     given = ["--job", "job.json", "--log", "x.log"]
     parts = [part for line in lines for part in parts_of(runner.parse([*given, *line.split()]))]
-    assert len(parts) == 2 * 2 * 2, "every seed, evaluated task and policy"
+    assert (len(lines), len(parts)) == (2 * 3, 2 * 2 * 4), "every seed, evaluated task and policy; kept ones in one job"
     for part in parts:
         outputs = outputs_of(part)
         job = planned[str(outputs["provenance"])]
@@ -230,6 +231,18 @@ def test_a_stage_that_spreads_has_the_files_of_each_task_and_dvc_leaves_what_it_
     assert [name.split("/")[5] for name in names] == ["aime_2024", "arithmetic"] * 2
     data = {f"data/${{experiment.name}}/{task}" for task in ("aime_2024", "arithmetic")}
     assert {dep for dep in stage["deps"] if dep.startswith("data/")} == data
+
+
+def test_kept_policies_are_one_stage_of_dvc_for_a_seed_where_there_are_any() -> None:
+    stages = yaml.safe_load(dvc_file.dvc_yaml(parse(SEVERAL)))["stages"]
+    kept = stages["sample_kept"]
+    assert list(kept["matrix"]) == ["experiment", "seed"]
+    places = [next(iter(out)).split("/")[5:7] for out in kept["outs"]]
+    assert places[:4] == [[task, step] for step in ("step_20", "step_40") for task in ("aime_2024", "arithmetic")]
+    assert "results/${experiment.name}/runs/seed_${item.seed}/kept" in kept["deps"]
+    assert stages["score"]["matrix"]["policy"] == ["base", "step_20", "step_40", "trained"]
+    assert [each["name"] for each in stages["sample"]["matrix"]["policy"]] == ["base", "trained"]
+    assert "sample_kept" not in yaml.safe_load(dvc_file.dvc_yaml(Params()))["stages"]
 
 
 def test_dvc_leaves_the_outputs_of_a_stage_that_reads_raw_files_until_it_replaces_them(
