@@ -27,6 +27,7 @@ def groups(*rewards: tuple[float, float], correct: bool = False) -> list[GradedT
     ]
 
 
+TASK = "arithmetic"
 EQUAL, DIFFERENT = (0.5, 0.5), (0.0, 1.0)
 
 
@@ -76,26 +77,26 @@ def test_a_round_draws_what_is_missing_times_the_oversampling_rounded_up(
 ) -> None:
     settings = training(max_rounds=3, oversampling=oversampling)
     before = [[], groups(EQUAL, DIFFERENT, EQUAL), groups(*[DIFFERENT] * 4)]
-    assert [prompts_to_draw(attempted, settings) for attempted in before] == counts
+    assert [prompts_to_draw(attempted, settings, {TASK: 3})[TASK] for attempted in before] == counts
 
 
 @pytest.mark.parametrize(
     ("drawn", "used"),
     [
-        ([DIFFERENT, EQUAL, DIFFERENT, EQUAL, DIFFERENT, DIFFERENT], [True, False, True, False, True, False]),
-        ([EQUAL, EQUAL, EQUAL, DIFFERENT], [True, True, False, True]),
+        ([DIFFERENT, EQUAL, DIFFERENT, EQUAL, DIFFERENT, DIFFERENT], [0, 2, 4]),
+        ([EQUAL, EQUAL, EQUAL, DIFFERENT], [0, 1, 3]),
     ],
     ids=["the first three with spread", "filled with the first ones without"],
 )
-def test_a_batch_has_always_as_many_groups(drawn: list[tuple[float, float]], used: list[bool]) -> None:
-    assert used_groups(groups(*drawn), training(max_rounds=2), 0).tolist() == used
+def test_a_batch_has_always_as_many_groups(drawn: list[tuple[float, float]], used: list[int]) -> None:
+    assert used_groups(groups(*drawn), training(max_rounds=2), 0, {TASK: 3}) == used
 
 
 def test_a_step_without_any_spread_goes_on_only_where_no_more_was_asked_for() -> None:
     nothing = groups(EQUAL, EQUAL, EQUAL)
-    assert used_groups(nothing, training(), 4).tolist() == [True] * 3
+    assert used_groups(nothing, training(), 4, {TASK: 3}) == [0, 1, 2]
     with pytest.raises(UserError, match=r"step 5: in none of 3 groups do samples differ in reward, .*max_rounds is 2"):
-        used_groups(nothing, training(max_rounds=2), 4)
+        used_groups(nothing, training(max_rounds=2), 4, {TASK: 3})
 
 
 def test_only_what_can_change_is_a_figure() -> None:

@@ -131,7 +131,7 @@ def test_parts_are_read_back_with_the_prompts_that_they_are_of(tmp_path: Path) -
     training = Training(prompts_per_step=2, samples_per_prompt=2)
     prompts = [problem(index) for index in range(4)]
     sampler = PromptSampler(prompts, training, seed=1)
-    drawn = sampler.draw(4, 0)
+    drawn = sampler.draw({"arithmetic": 4}, 0)
     masked = replace(followed(kept(PART), replace(REST, finish_reason=ABORTED)), support=(array("i", [3, 5]),) * 4)
     first, last = drawn[0].prompt.index, drawn[-1].prompt.index
     parts = {last: {0: Part(seed=7, completion=masked), 1: Part(seed=8, completion=REST)}}
@@ -140,7 +140,7 @@ def test_parts_are_read_back_with_the_prompts_that_they_are_of(tmp_path: Path) -
     read = prefetch_state.read(tmp_path, prompts)
     assert read.parts == {1: parts[last]}
     resumed = PromptSampler(prompts, training, seed=1, saved=sampler.saved, parts=read.parts)
-    again = resumed.draw(3, 1)
+    again = resumed.draw({"arithmetic": 3}, 1)
     assert [each.prompt.index for each in again[:2]] == [first, last]
     assert [each.parts for each in again] == [{}, parts[last], {}]
 
@@ -149,8 +149,8 @@ def test_a_row_that_a_round_has_sampled_twice_starts_again() -> None:
     """Which of the two has finished does not follow from the rows."""
     training = Training(prompts_per_step=2, samples_per_prompt=2)
     sampler = PromptSampler([problem(0), problem(1)], training, seed=1, saved={"position": 0, "retired": []})
-    drawn = sampler.draw(3, 0)
+    drawn = sampler.draw({"arithmetic": 3}, 0)
     twice = next(index for index in (0, 1) if sum(each.prompt.index == index for each in drawn) == 2)
     part = {0: Part(seed=7, completion=REST)}
     sampler.put_back(drawn, [twice], {0: part, 1: part})
-    assert {each.prompt.index: each.parts for each in sampler.draw(2, 1)} == {twice: {}, 1 - twice: part}
+    assert {each.prompt.index: each.parts for each in sampler.draw({"arithmetic": 2}, 1)} == {twice: {}, 1 - twice: part}

@@ -36,15 +36,15 @@ def group(index: int, *right: bool) -> list[GradedTrajectory]:
 def test_the_problems_of_a_step_follow_the_order_that_training_names() -> None:
     rated = [problem(index, pass_rate=rate) for index, rate in enumerate((0.0, 1.0, 0.25, 0.5))]
     easy = PromptSampler(rated, training(order="easy_first"), 3)
-    assert [rows(easy.draw(2, step)) for step in range(3)] == [[1, 3], [2, 0], [1, 3]]
+    assert [rows(easy.draw({"arithmetic": 2}, step)) for step in range(3)] == [[1, 3], [2, 0], [1, 3]]
     shuffled = PromptSampler(rated, training(), 3)
-    assert [rows(shuffled.draw(2, step)) for step in range(2)] == [prompt_indices(3, step, 2, 4) for step in range(2)]
+    assert [rows(shuffled.draw({"arithmetic": 2}, step)) for step in range(2)] == [prompt_indices(3, step, 2, 4) for step in range(2)]
 
 
 @given(st.integers(1, 7), st.lists(st.integers(1, 9), min_size=1, max_size=9))
 def test_each_epoch_has_every_problem_once_however_large_steps_are(total: int, counts: list[int]) -> None:
     sampler = PromptSampler(problems(total), training(), 3)
-    drawn = [row for step, count in enumerate(counts) for row in rows(sampler.draw(count, step))]
+    drawn = [row for step, count in enumerate(counts) for row in rows(sampler.draw({"arithmetic": count}, step))]
     epochs = [drawn[start : start + total] for start in range(0, len(drawn), total)]
     assert all(sorted(epoch) == [*range(total)] for epoch in epochs if len(epoch) == total)
     assert drawn == [prompt_indices(3, place, 1, total)[0] for place in range(len(drawn))]
@@ -52,7 +52,7 @@ def test_each_epoch_has_every_problem_once_however_large_steps_are(total: int, c
 
 def test_a_state_that_says_nothing_is_of_steps_that_each_drew_their_batch() -> None:
     drawing = PromptSampler(problems(7), training(), 3, finished=5)
-    assert rows(drawing.draw(2, 5)) == prompt_indices(3, 5, 2, 7)
+    assert rows(drawing.draw({"arithmetic": 2}, 5)) == prompt_indices(3, 5, 2, 7)
 
 
 @given(
@@ -69,12 +69,12 @@ def test_a_run_that_goes_on_anywhere_draws_what_a_whole_one_draws(
     once, again = (PromptSampler(problems(9), training(retire_at=1.0), 1) for _ in range(2))
     whole, resumed = [], []
     for step, (count, _) in enumerate(steps):
-        whole += rows(once.draw(count, step))
+        whole += rows(once.draw({"arithmetic": count}, step))
         once.retire(all_right[step])
         if step == cut:
             saved = json.loads(json.dumps(again.saved))
             again = PromptSampler(problems(9), training(retire_at=1.0), 1, finished=step, saved=saved)
-        resumed += rows(again.draw(count, step))
+        resumed += rows(again.draw({"arithmetic": count}, step))
         again.retire(all_right[step])
     assert resumed == whole
 
@@ -84,7 +84,7 @@ def test_a_prompt_is_retired_at_its_pass_rate(right: tuple[bool, ...], retired: 
     drawing = PromptSampler(problems(3), training(retire_at=0.5), 0)
     drawing.retire([*group(2, *right), *group(1, False, False)])
     assert drawing.saved["retired"] == [2] * retired
-    assert (2 not in rows(drawing.draw(12, 1))) == bool(retired)
+    assert (2 not in rows(drawing.draw({"arithmetic": 12}, 1))) == bool(retired)
 
 
 def test_what_was_excluded_says_nothing_of_a_pass_rate() -> None:
@@ -102,5 +102,5 @@ def test_what_was_excluded_says_nothing_of_a_pass_rate() -> None:
 def test_a_run_whose_problems_are_all_retired_ends_in_a_sentence_that_says_what_to_do() -> None:
     drawing = PromptSampler(problems(2), training(retire_at=0.9), 0)
     drawing.retire([*group(0, True, True), *group(1, True, True)])
-    with pytest.raises(UserError, match=r"step 8: all 2 problems have reached training.retire_at"):
-        drawing.draw(1, 7)
+    with pytest.raises(UserError, match=r"step 8: all 2 problems of task arithmetic have reached training.retire_at"):
+        drawing.draw({"arithmetic": 1}, 7)

@@ -26,6 +26,11 @@ def version_of(finished: int) -> str:
     return f"step_{finished}"
 
 
+def task_metric(task: str, what: str) -> str:
+    """Return the name of a figure of one task in a mixture."""
+    return f"task/{task}/{what}"
+
+
 def steps_of(version: str) -> int:
     """Return the number of finished steps in weights of this name."""
     return int(version.removeprefix("step_"))
@@ -65,6 +70,9 @@ class Rollouts:
     several_turns: bool = False  # whether there are metrics of turns and calls: the same in all steps of a run
     functions: tuple[str, ...] = ()  # names of the functions that some problem of the run offers, sorted
     used: tuple[bool, ...] = ()  # [sampled groups], in sampling order: whether a group is in the batch
+    # [prompts], the places of the batch's groups among the used ones; (): they are in sampling order
+    order: tuple[int, ...] = ()
+    tasks: tuple[str, ...] = ()  # of a mixture, in order; (): a single one
     discarded: tuple[GradedTrajectory, ...] = ()  # of the sampled groups outside the batch, in that order
     sampling_metrics: Mapping[str, float] = field(default_factory=dict)  # the same names in all steps of a run
     zero_variance_filter: bool = False  # whether groups of equal rewards are left out of the update

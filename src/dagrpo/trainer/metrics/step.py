@@ -38,11 +38,14 @@ def rollout_rows(rollouts: Rollouts, trainer_logprobs: Tensor) -> pa.Table:
         teacher_logprobs=None if rollouts.teacher_logprobs is None else _parts(rollouts.teacher_logprobs, rollouts),
         greedy_rewards=_greedy_rewards(rollouts),
     )
-    if not rollouts.discarded:
+    if rollouts.discarded:
+        table = pa.concat_tables([table, discarded_table(rollouts.step + 1, rollouts.discarded)])
+    elif not rollouts.order:
         return table
-    used = np.repeat(rollouts.used, rollouts.group_size)
-    place_in_order = np.argsort(np.argsort(~used, kind="stable"), kind="stable")
-    return pa.concat_tables([table, discarded_table(rollouts.step + 1, rollouts.discarded)]).take(place_in_order)
+    used = np.array(rollouts.used)
+    in_batch = np.flatnonzero(used)
+    groups = np.concatenate([in_batch[[*rollouts.order]] if rollouts.order else in_batch, np.flatnonzero(~used)])
+    return table.take(np.argsort(groups.repeat(rollouts.group_size), kind="stable"))
 
 
 def step_metrics(rollouts: Rollouts, stats: UpdateStats) -> dict[str, float]:

@@ -1,10 +1,12 @@
 """Selection of groups with spread for the update.
 
-DAPO's dynamic sampling (arXiv 2503.14476, section 3.2): a step samples more prompts until enough of its groups have spread.
+DAPO's dynamic sampling (arXiv 2503.14476, section 3.2): a step samples more prompts until enough of its groups have spread. In a
+mixture of tasks the groups of each are counted by themselves, so that its shares are those of the groups that are learned from.
 """
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
@@ -15,6 +17,7 @@ from dagrpo.core.trajectory import GREEDY, GradedTrajectory, Trajectory
 from dagrpo.rollout.early_stop import CutOff
 from dagrpo.trainer.batches.rollouts import CUT_OFF_GROUPS, CUT_OFF_TOKENS, Flags, spread
 from dagrpo.trainer.config.training import Training
+from dagrpo.trainer.sampling.prompt_sampler import spread_evenly
 
 T = TypeVar("T")
 Grade = Callable[[Sequence[Trajectory]], list[GradedTrajectory]]
@@ -33,17 +36,32 @@ def has_spread(graded: Sequence[GradedTrajectory], training: Training) -> Flags:
     return spread(values, learned, training.samples_per_prompt)
 
 
-def prompts_to_draw(graded: Sequence[GradedTrajectory], training: Training) -> int:
-    """Return the number of prompts of the next round, after rounds that gave `graded`; 0 if enough groups have spread."""
-    missing = training.prompts_per_step - int(has_spread(graded, training).sum())
-    return math.ceil(max(missing, 0) * training.dynamic_sampling.oversampling)
+def missing_groups(graded: Sequence[GradedTrajectory], training: Training, due: Mapping[str, int]) -> dict[str, int]:
+    """Return how many groups with spread each task's part of the batch lacks; below 0 if there are more."""
+    found = Counter(itertools.compress(_tasks(graded, training), has_spread(graded, training)))
+    return {task: count - found[task] for task, count in due.items()}
 
 
-def used_groups(graded: Sequence[GradedTrajectory], training: Training, step: int) -> Flags:
-    """Return which groups make up the batch of `step` (0-based), always training.prompts_per_step of them. [groups]
+def _tasks(graded: Sequence[GradedTrajectory], training: Training) -> list[str]:
+    return [each.trajectory.prompt.row.task for each in graded[:: training.samples_per_prompt]]
 
-    Those with spread in sampling order and, if they are too few, the first ones without. Raises UserError if dynamic
-    sampling has found none with spread.
+
+def prompts_to_draw(
+    graded: Sequence[GradedTrajectory], training: Training, due: Mapping[str, int]
+) -> dict[str, int]:
+    """Return the number of prompts of each task in the next round, after rounds that gave `graded`; 0 where enough groups have spread."""
+    oversampling = training.dynamic_sampling.oversampling
+    missing = missing_groups(graded, training, due)
+    return {task: math.ceil(max(count, 0) * oversampling) for task, count in missing.items()}
+
+
+def used_groups(
+    graded: Sequence[GradedTrajectory], training: Training, step: int, due: Mapping[str, int]
+) -> list[int]:
+    """Return the groups that make up the batch of `step` (0-based), as many of each task as are due, in the order of the batch.
+
+    Of each task those with spread in sampling order and, if they are too few, the first ones without; the tasks are spread evenly. Raises
+    UserError if dynamic sampling has found none with spread.
     """
     with_spread = has_spread(graded, training)
     if training.dynamic_sampling.wants_spread and not with_spread.any():
@@ -53,9 +71,12 @@ def used_groups(graded: Sequence[GradedTrajectory], training: Training, step: in
             "training.samples_per_prompt, or take problems that the policy neither always nor never solves "
             "(training.min_pass_rate and max_pass_rate)."
         )
-    used = np.zeros(len(with_spread), dtype=np.bool_)
-    used[np.argsort(~with_spread, kind="stable")[: training.prompts_per_step]] = True
-    return used
+    places: dict[str, list[int]] = {task: [] for task in due}
+    for place in np.argsort(~with_spread, kind="stable").tolist():
+        task = graded[place * training.samples_per_prompt].trajectory.prompt.row.task
+        places[task].append(place)
+    chosen = {task: iter(sorted(places[task][:count])) for task, count in due.items()}
+    return [next(chosen[task]) for task in spread_evenly(due)]
 
 
 def figures(used: Flags, rounds: int, retired: int, cut_off: CutOff, training: Training) -> dict[str, float]:
@@ -76,11 +97,11 @@ def figures(used: Flags, rounds: int, retired: int, cut_off: CutOff, training: T
 class FullBatch:
     """Grader of the groups of one round, which counts those that qualify for the batch."""
 
-    def __init__(self, before: Sequence[GradedTrajectory], grade: Grade, training: Training) -> None:
-        """Start a round; `before`: the trajectories of the step's earlier rounds."""
+    def __init__(self, missing: Mapping[str, int], grade: Grade, training: Training) -> None:
+        """Start a round; `missing`: groups of each task that the step's earlier rounds have not found."""
         self._grade = grade
         self._training = training
-        self._missing = training.prompts_per_step - int(has_spread(before, training).sum())
+        self._missing = Counter(missing)
         self._graded: dict[int, list[GradedTrajectory]] = {}  # by the group's position in the round
         self._greedy: dict[int, list[Trajectory]] = {}  # one each, or an empty list
 
@@ -89,13 +110,13 @@ class FullBatch:
         sampled = [trajectory for trajectory in group if trajectory.sample_index != GREEDY]
         graded = self._grade(sampled)
         self._greedy[position] = [trajectory for trajectory in group if trajectory.sample_index == GREEDY]
-        self._missing -= int(has_spread(graded, self._training).sum())
+        self._missing[group[0].prompt.row.task] -= int(has_spread(graded, self._training).sum())
         self._graded[position] = graded
 
     @property
     def is_full(self) -> bool:
         """Return True if the batch has all of its groups."""
-        return self._missing <= 0
+        return all(count <= 0 for count in self._missing.values())
 
     @property
     def graded(self) -> list[GradedTrajectory]:

@@ -162,6 +162,7 @@ def _of_step(batch: Rollouts) -> dict[str, Any]:
         "functions": batch.functions,
         "used": batch.used,
         "sampling_metrics": dict(batch.sampling_metrics),
+        **({"order": batch.order, "tasks": batch.tasks} if batch.tasks else {}),
     }
 
 
@@ -179,6 +180,8 @@ def _batch(table: pa.Table, prompts: Mapping[int, Prompt]) -> Rollouts:
         greedy_rewards=None if greedy is None else torch.tensor(greedy, dtype=torch.float32),
         teacher_logprobs=torch.tensor(teacher, dtype=torch.float32) if known["has_teacher"] else None,
         functions=tuple(known["functions"]),
+        order=tuple(known.get("order", ())),
+        tasks=tuple(known.get("tasks", ())),
         used=tuple(known["used"]),
         discarded=graded[inside:],
         sampling_metrics=known["sampling_metrics"],

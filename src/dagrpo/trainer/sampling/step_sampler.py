@@ -6,7 +6,7 @@ policy is ahead of these weights.
 
 import itertools
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -27,10 +27,10 @@ from dagrpo.rollout.early_stop import CutOff, EarlyStop, Parts
 from dagrpo.rollout.open_agent import OpenAgent
 from dagrpo.rollout.sampling import sampling_seed
 from dagrpo.rollout.schedule import attempts_at, groups_of, in_lockstep
-from dagrpo.trainer.batches.rollouts import Rollouts
+from dagrpo.trainer.batches.rollouts import Rollouts, task_metric
 from dagrpo.trainer.clock import Clock
 from dagrpo.trainer.config.training import Training
-from dagrpo.trainer.sampling.dynamic_sampling import FullBatch, figures, prompts_to_draw, used_groups
+from dagrpo.trainer.sampling.dynamic_sampling import FullBatch, figures, missing_groups, prompts_to_draw, used_groups
 from dagrpo.trainer.sampling.prompt_sampler import PromptSampler, SampledPrompt
 from dagrpo.trainer.sampling.teacher import Teacher
 from dagrpo.trainer.sampling.usable import require_independent, require_usable
@@ -83,6 +83,7 @@ class StepSampler:
         # Before each step, by its number from 0.
         self.prompt_states = {self.first: (self.prompt_sampler.saved, self.prompt_sampler.parts)}
         self._functions = function_names(self.prompts)
+        self._tasks = self.prompt_sampler.tasks if len(self.prompt_sampler.tasks) > 1 else ()
         self._several_turns = self.rollout.agent.name != OWN_LOOP or any(map(_may_have_turns, self.prompts))
         sampling = training_sampling(self.rollout, self.training.samples_per_prompt, greedy=self.greedy)
         self._sampling = replace(sampling, support=self.rollout.cuts)
@@ -94,25 +95,26 @@ class StepSampler:
         Raises ServerError if the engine fails, and UserError if a ground truth is invalid, no prompt is left, or nothing can be learned.
         """
         self._grading_seconds = 0.0
-        attempts = _Attempts()
-        while attempts.rounds < self.training.dynamic_sampling.max_rounds and (
-            count := prompts_to_draw(attempts.graded, self.training)
+        attempts, due = _Attempts(), self.prompt_sampler.due(step)
+        while attempts.rounds < self.training.dynamic_sampling.max_rounds and any(
+            (counts := prompts_to_draw(attempts.graded, self.training, due)).values()
         ):
             first = len(attempts.graded) // self.training.samples_per_prompt
-            sampled = self.prompt_sampler.draw(count, step)
+            sampled = self.prompt_sampler.draw(counts, step)
             seed_of = partial(self._seed_of, step, first, sampled)
             wanted = attempts_at([each.prompt for each in sampled], self._sampling, seed_of)
             if self._sampling.lockstep:
                 finished = self.agent.run(in_lockstep(wanted, self._sampling, self.engine, self.agent))
                 self._add_waves(attempts, finished, step)
             else:  # each group is graded as soon as it has finished; those that still run when the batch is full are cut off
-                full = FullBatch(attempts.graded, partial(self._grade, step), self.training)
+                missing = missing_groups(attempts.graded, self.training, due)
+                full = FullBatch(missing, partial(self._grade, step), self.training)
                 cuttable, parts = self._cuttable(sampled), self._parts(sampled)
                 groups = EarlyStop(self._sampling, self.engine, self.agent, full, cuttable, parts)
                 cut_off = self.agent.run(groups.run(groups_of(wanted, self._sampling)))
                 self._add_groups(attempts, full, cut_off, sampled, step)
             attempts.rounds += 1
-        rollouts = self._select_rollouts(step, attempts)
+        rollouts = self._select_rollouts(step, attempts, due)
         clock.lap("rollout")
         if self.teacher is not None:
             rollouts = self.teacher.score(rollouts)
@@ -130,34 +132,37 @@ class StepSampler:
         if self.teacher is not None:
             self.teacher.engine.interrupt()
 
-    def _select_rollouts(self, step: int, attempts: _Attempts) -> Rollouts:
+    def _select_rollouts(self, step: int, attempts: _Attempts, due: Mapping[str, int]) -> Rollouts:
         """Select the groups of the batch, and retire their prompts where training.retire_at asks for it."""
-        graded = attempts.graded
-        used = used_groups(graded, self.training, step)
+        graded, size = attempts.graded, self.training.samples_per_prompt
+        groups = used_groups(graded, self.training, step, due)
         self.prompt_sampler.retire(graded)
-        in_batch = used.repeat(self.training.samples_per_prompt)
-        batch = [*itertools.compress(graded, in_batch)]
+        used = np.isin(np.arange(len(graded) // size), groups)
+        batch = [each for group in groups for each in graded[group * size : (group + 1) * size]]
         order = self._order(step, 1, np.array([each.trajectory.learned for each in batch]))
         rewards = np.array([each.score.reward for each in batch], dtype=np.float32)
         return Rollouts(
             step=step,
-            group_size=self.training.samples_per_prompt,
+            group_size=size,
             graded=tuple(batch),
             rewards=torch.from_numpy(rewards[order]),
             components={
                 name: torch.from_numpy(values[order]) for name, values in self._components(step, batch).items()
             },
             weights=self._weights(step),
-            greedy_rewards=self._greedy_rewards(step, [*itertools.compress(attempts.greedy, used)])
+            greedy_rewards=self._greedy_rewards(step, [attempts.greedy[group] for group in groups])
             if self._sampling.greedy
             else None,
             several_turns=self._several_turns,
             functions=self._functions,
             used=tuple(used.tolist()),
-            discarded=tuple(itertools.compress(graded, ~in_batch)),
+            order=() if groups == sorted(groups) else tuple(np.argsort(np.argsort(groups)).tolist()),
+            discarded=tuple(itertools.compress(graded, ~used.repeat(size))),
+            tasks=self._tasks,
             sampling_metrics=figures(
                 used, attempts.rounds, self.prompt_sampler.retired, attempts.cut_off, self.training
             )
+            | {task_metric(task, "epoch"): epochs for task, epochs in self.prompt_sampler.epochs.items() if self._tasks}
             | self.grader.metrics(self.reward),
             zero_variance_filter=self.training.zero_variance_filter,
             partial=self.training.dynamic_sampling.partial_rollouts,
