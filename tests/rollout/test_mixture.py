@@ -71,10 +71,16 @@ def test_every_part_of_the_order_has_its_share_to_less_than_one(weights: list[in
 
 
 @given(shares=SHARES, batch=st.integers(1, 16), steps=st.lists(st.integers(0, 300), min_size=1, max_size=8))
-def test_a_step_has_the_counts_that_it_has_after_all_others(
-    shares: list[float], batch: int, steps: list[int]
-) -> None:
+def test_a_step_has_the_counts_that_it_has_after_all_others(shares: list[float], batch: int, steps: list[int]) -> None:
     in_turn = mixture(shares, batch)
     known = [in_turn.counts(step) for step in range(max(steps) + 1)]
     resumed = mixture(shares, batch)
     assert [resumed.counts(step) for step in steps] == [known[step] for step in steps]
+
+
+@given(whole=st.lists(st.integers(1, 1000), min_size=2, max_size=5), batch=st.integers(1, 64), step=st.integers(0, 50))
+def test_shares_with_the_sum_1_are_those_of_the_numbers_that_they_come_from(
+    whole: list[int], batch: int, step: int
+) -> None:
+    of_one = mixture([number / sum(whole) for number in whole], batch)
+    assert of_one.before(step) == mixture([*map(float, whole)], batch).before(step)

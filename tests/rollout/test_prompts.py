@@ -20,7 +20,7 @@ from dagrpo.models.tokenizer import character_tokenizer
 from dagrpo.rollout.config import Conversation
 from dagrpo.rollout.prompts import PromptRenderer, prompt_indices, read_split, render_row
 from dagrpo.trainer.config.training import Training
-from dagrpo.trainer.sampling.prompt_sampler import read_training_prompts
+from dagrpo.trainer.sampling.training_prompts import read_training_prompts
 from dagrpo.utils.tables import write_parquet
 
 TOKENIZER = character_tokenizer(256)
@@ -41,7 +41,7 @@ def training(**values: Any) -> Training:
 
 
 def test_a_prompt_ends_where_the_policy_is_to_begin(prompts: PromptRenderer, tmp_path: Path) -> None:
-    (only,) = read_training_prompts(split(tmp_path, task_row()), prompts, training())
+    (only,) = read_training_prompts([split(tmp_path, task_row())], prompts, training())
     assert only.text == TOKENIZER.decode(list(only.token_ids))
     assert only.text.endswith("<|assistant|>")
     assert only.row.ground_truth == "3"
@@ -71,7 +71,7 @@ def test_rows_that_cannot_be_trained_on_are_refused(
     prompts: PromptRenderer, tmp_path: Path, rows: list[Row], values: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(UserError, match=words):
-        read_training_prompts(split(tmp_path, *rows), prompts, training(**values))
+        read_training_prompts([split(tmp_path, *rows)], prompts, training(**values))
 
 
 def test_another_number_of_pictures_than_places_or_any_for_a_model_of_text_is_refused_by_name(
@@ -96,7 +96,7 @@ def test_only_problems_within_the_range_of_pass_rates_and_unrated_ones_are_train
     prompts: PromptRenderer, tmp_path: Path
 ) -> None:
     path = split(tmp_path, *(task_row(pass_rate=rate) for rate in (0.0, 0.25, None, 0.75, 1.0)))
-    problems = read_training_prompts(path, prompts, training(min_pass_rate=0.25, max_pass_rate=0.75))
+    problems = read_training_prompts([path], prompts, training(min_pass_rate=0.25, max_pass_rate=0.75))
     assert [(each.index, each.row.pass_rate) for each in problems] == [(1, 0.25), (2, None), (3, 0.75)]
 
 
@@ -158,12 +158,12 @@ def test_a_prompt_that_its_pictures_make_too_long_can_be_made_shorter(
     with pytest.raises(
         UserError, match=r"the prompt has 30 tokens, .* or lower model\.max_pixels so that its pictures"
     ):
-        read_training_prompts(path, with_pictures, training(max_prompt_tokens=29))
+        read_training_prompts([path], with_pictures, training(max_prompt_tokens=29))
 
 
 @given(st.integers(0, 9), st.integers(1, 40), st.integers(1, 8))
 def test_every_prompt_comes_once_per_epoch(seed: int, total: int, count: int) -> None:
-    drawn = [index for step in range(2 * total) for index in prompt_indices(seed, step, count, total)]
+    drawn = [index for step in range(2 * total) for index in prompt_indices(seed, step * count, count, total)]
     for epoch in range(len(drawn) // total):
         assert sorted(drawn[epoch * total : (epoch + 1) * total]) == list(range(total))
     assert prompt_indices(seed, 3, 16, 1000) == prompt_indices(seed, 3, 16, 1000) != prompt_indices(10, 3, 16, 1000)
@@ -171,9 +171,13 @@ def test_every_prompt_comes_once_per_epoch(seed: int, total: int, count: int) ->
 
 def test_a_curriculum_goes_from_easy_to_hard_in_every_epoch_and_shuffles_equals() -> None:
     rates = [0.25, 1.0, 0.5, 1.0, 0.0, 0.5]
-    epochs = [prompt_indices(7, step, 6, 6, rates) for step in range(20)]
+    epochs = [prompt_indices(7, 6 * step, 6, 6, rates) for step in range(20)]
     assert all([rates[index] for index in epoch] == [1.0, 1.0, 0.5, 0.5, 0.25, 0.0] for epoch in epochs)
     assert {tuple(epoch[:2]) for epoch in epochs} == {(1, 3), (3, 1)}
-    assert epochs == [prompt_indices(7, step, 6, 6, rates) for step in range(20)]
+    assert epochs == [prompt_indices(7, 6 * step, 6, 6, rates) for step in range(20)]
     rising = [float(index) for index in range(10)]
-    assert [prompt_indices(0, step, 4, 10, rising) for step in range(3)] == [[9, 8, 7, 6], [5, 4, 3, 2], [1, 0, 9, 8]]
+    assert [prompt_indices(0, 4 * step, 4, 10, rising) for step in range(3)] == [
+        [9, 8, 7, 6],
+        [5, 4, 3, 2],
+        [1, 0, 9, 8],
+    ]

@@ -18,7 +18,7 @@ from dagrpo.rewards.config import Reward
 from dagrpo.trainer import setup, training
 from dagrpo.trainer.model import optimizer
 from dagrpo.trainer.run import TrainingRun, no_report, step_file
-from dagrpo.trainer.sampling.prompt_sampler import read_training_prompts
+from dagrpo.trainer.sampling.training_prompts import read_training_prompts
 from dagrpo.trainer.setup import Setup
 from dagrpo.utils.distributed import World, single_process
 from dagrpo.utils.tables import read_parquet

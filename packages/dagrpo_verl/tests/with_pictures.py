@@ -15,8 +15,8 @@ from dagrpo.config.overlay import merged
 from dagrpo.config.schema import parse
 from dagrpo.models.pictures import PictureProcessor, processor_of
 from dagrpo.rollout.prompts import PromptRenderer, read_split
-from dagrpo.trainer.run import TrainingRun, one_split
-from dagrpo.trainer.sampling.prompt_sampler import read_training_prompts
+from dagrpo.trainer.run import TrainingRun
+from dagrpo.trainer.sampling.training_prompts import read_training_prompts
 from dagrpo.utils.tables import read_parquet
 from dagrpo_verl import running
 
@@ -54,7 +54,7 @@ def require_ours(found: Mapping[int, Any], run: TrainingRun) -> None:
     processor = PictureProcessor.of(run.initial)
     tokenizer = load_tokenizer(run.initial)
     renderer = PromptRenderer(tokenizer, run.rollout, processor_of(run.initial))
-    for prompt in read_training_prompts(one_split(run), renderer, run.training)[: len(SCRIPTS)]:
+    for prompt in read_training_prompts([*run.train_splits.values()], renderer, run.training)[: len(SCRIPTS)]:
         [asked], [sequence] = found[prompt.index]["asked"], found[prompt.index]["sequences"]
         assert tuple(asked["prompt"]) == prompt.token_ids == tuple(sequence["prompt_ids"])
         files = prompt.row.images

@@ -15,12 +15,13 @@ class Mixture:
     """
 
     def __init__(self, sizes: Mapping[str, int], shares: Mapping[str, float], batch: int) -> None:
-        """Mix the tasks of `sizes` by `shares`, as written in decimals; {}: by their sizes. `batch`: prompts of a step."""
-        exact = [Fraction(str(shares[task])) if shares else Fraction(size) for task, size in sizes.items()]
+        """Mix the tasks of `sizes` by `shares`, to a millionth; {}: by their sizes. `batch`: prompts of a step."""
+        exact = [Fraction(shares[task]).limit_denominator() if shares else Fraction(n) for task, n in sizes.items()]
         scale = math.lcm(*(each.denominator for each in exact))
         whole = [int(each * scale) for each in exact]
         weights = [each // math.gcd(*whole) for each in whole]
         self.tasks = tuple(sizes)
+        self.shares = tuple(Fraction(weight, sum(weights)) for weight in weights)
         self._batch = batch
         self._period = sum(weights) // math.gcd(sum(weights), batch)  # steps after which the sequence begins again
         self._in_period = [weight * self._period * batch // sum(weights) for weight in weights]
@@ -42,12 +43,18 @@ class Mixture:
         return {task: after[task] - before[task] for task in self.tasks}
 
 
+def spread_evenly(counts: Mapping[str, int]) -> list[str]:
+    """Return each task as often as it counts, so that every part of the list has the same mixture, as far as it divides."""
+    order = itertools.islice(in_proportion([*counts.values()]), sum(counts.values()))
+    return [[*counts][place] for place in order]
+
+
 def in_proportion(weights: Sequence[int]) -> Iterator[int]:
     """Yield places of `weights`, which has a positive one, without end.
 
-    Each is among the first n, for every n, as often as its share of n says, give or take less than once: of those that are behind their
-    share, the next is the one that would be a whole time behind first. (Baruah et al. 1996, Proportionate progress, on one processor; Tijdeman
-    1980, The chairman assignment problem.)
+    Each is among the first n, for every n, as often as its share of n says, give or take less than once: of those that are behind
+    their share, the next is the one that would be a whole time behind first. (Baruah et al. 1996, Proportionate progress, on one
+    processor; Tijdeman 1980, The chairman assignment problem.)
     """
     total, times = sum(weights), [0] * len(weights)
     for number in itertools.count(1):

@@ -7,7 +7,7 @@ the order of work.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +22,7 @@ from dagrpo.rollout.agents import AGENTS, Agent, AgentContext, Limits
 from dagrpo.rollout.config import Conversation
 from dagrpo.rollout.session import Complete, Session, SessionLimits
 from dagrpo.tools import config_for
+from dagrpo.utils.tables import read_parquet
 
 Result = TypeVar("Result")
 
@@ -99,6 +100,12 @@ def _wait_for(task: asyncio.Task[Any], loop: asyncio.AbstractEventLoop, stop: Ba
                 raise
     if not task.cancelled():
         task.exception()  # asyncio complains about an exception that is never retrieved
+
+
+def only_passages(paths: Sequence[Path]) -> Path | None:
+    """Return the passages of the only one of some tasks that has any; None if several have some."""
+    found = [path for path in paths if read_parquet(path).num_rows] if len(paths) > 1 else paths
+    return found[0] if len(found) == 1 else None
 
 
 @contextmanager

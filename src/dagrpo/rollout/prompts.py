@@ -124,15 +124,14 @@ def prompts_of(
 
 
 def prompt_indices(
-    seed: int, step: int, count: int, total: int, pass_rates: Sequence[float] | None = None
+    seed: int, first: int, count: int, total: int, pass_rates: Sequence[float] | None = None
 ) -> list[int]:
-    """Return the prompts of a step: the next `count` of an endless sequence of shuffled epochs.
+    """Return `count` prompts of an endless sequence of shuffled epochs, from the place `first` (0-based) on.
 
-    It depends on its arguments alone, so a resumed run needs no saved position. An epoch's order depends on (seed, epoch); a step may span
-    two epochs. Each prompt appears once per epoch. With pass rates, [total], an epoch goes from the highest to the lowest, and only prompts
-    of equal pass rate are shuffled.
+    They depend on the arguments alone, so a resumed run needs no saved position. An epoch's order depends on (seed, epoch). Each prompt
+    appears once per epoch. With pass rates, [total], an epoch goes from the highest to the lowest, and only prompts of equal pass rate are
+    shuffled.
     """
-    first = step * count
     indices: list[int] = []
     for epoch in range(first // total, (first + count - 1) // total + 1):
         order = epoch_order(seed, epoch, total, pass_rates)

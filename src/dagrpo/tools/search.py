@@ -107,7 +107,10 @@ async def _open(config: Config, place: ToolPlace) -> AsyncIterator[OpenTool]:
     if config.url is None:
         corpus = Path(config.corpus) if config.corpus else place.passages
         if corpus is None:
-            raise UserError("The task has no passages: set rollout.tools.search.corpus or rollout.tools.search.url.")
+            raise UserError(
+                "The task has no passages, or several of a mixture have some: set rollout.tools.search.corpus or "
+                "rollout.tools.search.url."
+            )
         yield Search(await local_search(corpus, config.topk), config.style)
         return
     limits = Limits(topk=config.topk, seconds=config.seconds, retries=config.retries, cached=config.cached)

@@ -1,6 +1,7 @@
 """History of a run: finished steps, recorded and reported on rank 0."""
 
 import logging
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -38,7 +39,7 @@ class HackingWarnings:
             return
         rows = self._rows
         rows += [record.metrics(number) for number in range(len(rows) + 1, step + 1)]
-        for found in hacked({name: [row[name] for row in rows] for name in rows[0]}):
+        for found in hacked({name: [row.get(name, math.nan) for row in rows] for name in rows[0]}):
             if found.component not in self._warned:
                 self._warned.add(found.component)
                 sentence = f"{self._what}, step {step}: {found}."

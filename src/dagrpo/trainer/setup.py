@@ -16,7 +16,7 @@ from dagrpo.core.trajectory import Prompt
 from dagrpo.engine.interface import EngineOpener, RolloutEngine
 from dagrpo.models.pictures import processor_of
 from dagrpo.rewards.grading import Grader
-from dagrpo.rollout.open_agent import AgentEnv, open_agent
+from dagrpo.rollout.open_agent import AgentEnv, only_passages, open_agent
 from dagrpo.rollout.prompts import PromptRenderer, tools_of
 from dagrpo.rollout.sampling import context_tokens
 from dagrpo.trainer.batches.rollouts import version_of
@@ -29,15 +29,16 @@ from dagrpo.trainer.model.fsdp import load_reference, load_trained_policy
 from dagrpo.trainer.model.memory import require_room
 from dagrpo.trainer.model.optimizer import make_optimizer
 from dagrpo.trainer.model.prepare import resolve_budget
-from dagrpo.trainer.run import AGENT, Report, TrainingRun, no_report, one_split
+from dagrpo.trainer.run import AGENT, Report, TrainingRun, no_report
 from dagrpo.trainer.sampling import prefetch_state
 from dagrpo.trainer.sampling.held_out import HeldOutEvaluations
 from dagrpo.trainer.sampling.prefetch import Prefetch
-from dagrpo.trainer.sampling.prompt_sampler import PromptSampler, read_training_prompts
+from dagrpo.trainer.sampling.prompt_sampler import PromptSampler
 from dagrpo.trainer.sampling.reward_model import open_reward_model
 from dagrpo.trainer.sampling.source import RolloutSource, SamplingSource
 from dagrpo.trainer.sampling.step_sampler import StepSampler
 from dagrpo.trainer.sampling.teacher import open_teacher
+from dagrpo.trainer.sampling.training_prompts import read_training_prompts
 from dagrpo.trainer.saver import PROMPTS, Saver
 from dagrpo.trainer.shutdown import Shutdown
 from dagrpo.trainer.state import states
@@ -171,7 +172,13 @@ class Setup:
         run = self.run
         pending = prefetch_state.read(states.at(run.state, first).folder, self.prompts)
         prompt_sampler = PromptSampler(
-            self.prompts, run.training, run.seed, finished=first, saved=notes.get(PROMPTS), parts=pending.parts
+            self.prompts,
+            run.training,
+            run.seed,
+            shares=run.shares,
+            finished=first,
+            saved=notes.get(PROMPTS),
+            parts=pending.parts,
         )
         following = max((step for step in pending.batches if step >= first), default=first - 1) + 1
         sampler = stack.enter_context(
@@ -207,7 +214,7 @@ class Setup:
 def read_prompts(run: TrainingRun, tokenizer: PreTrainedTokenizerBase) -> list[Prompt]:
     """Return the prompts that a run learns from. Raises UserError as `read_training_prompts` does."""
     renderer = PromptRenderer(tokenizer, run.rollout, processor_of(run.initial))
-    return read_training_prompts(one_split(run), renderer, run.training)
+    return read_training_prompts([*run.train_splits.values()], renderer, run.training, run.shares)
 
 
 @contextmanager
@@ -228,7 +235,7 @@ def open_sampler(
     """
     env = AgentEnv(
         folder=run.state / AGENT,
-        passages=run.passages[0] if run.passages else None,
+        passages=only_passages(run.passages),
         max_new_tokens=run.rollout.max_new_tokens,
         context_tokens=context_tokens(run.initial, run.runtime.engine),
         replays=replays,

@@ -17,6 +17,7 @@ from dagrpo.checkpoints.store import link
 from dagrpo.checkpoints.tensors import NAMED_DTYPES
 from dagrpo.checkpoints.tokenizers import load_tokenizer
 from dagrpo.models.pictures import processor_of
+from dagrpo.rollout.mixture import Mixture, spread_evenly
 from dagrpo.rollout.prompts import prompt_indices
 from dagrpo.trainer.batches.batch import TokenSequences
 from dagrpo.trainer.batches.micro_batches import Budget, MicroBatchSplitter, head_chunk_of, reduction_of
@@ -27,7 +28,7 @@ from dagrpo.trainer.model.memory import advice_on_memory, require_room
 from dagrpo.trainer.model.optimizer import adamw, apply_gradients, decayed, warmed_up
 from dagrpo.trainer.model.policy import Policy, token_logprobs
 from dagrpo.trainer.model.prepare import prepare_compilation, prepare_layout
-from dagrpo.trainer.run import Report, SftRun, no_report, one_split
+from dagrpo.trainer.run import Report, SftRun, no_report
 from dagrpo.trainer.shutdown import Shutdown
 from dagrpo.trainer.state import states, tensors
 from dagrpo.utils.console import progress
@@ -66,9 +67,13 @@ class FineTuning:
         tokenizer = load_tokenizer(run.model)
         self._pad_token_id = tokenizer.eos_token_id
         chat = chat_format(tokenizer, run.conversation.chat)
-        self._rows = supervised_sequences(
-            one_split(run), tokenizer, chat, run.conversation.tools, processor_of(run.model)
-        )
+        pictures = processor_of(run.model)
+        self._rows = {
+            task: supervised_sequences(split, tokenizer, chat, run.conversation.tools, pictures)
+            for task, split in run.train_splits.items()
+        }
+        sizes = {task: len(rows) for task, rows in self._rows.items()}
+        self._mixture = Mixture(sizes, run.shares, run.sft.batch_size)
         require_room(run.model, "sft", run.sft, world)
         self._policy = load_policy(
             run.model,
@@ -111,11 +116,10 @@ class FineTuning:
     def _run_step(self, step: int) -> dict[str, float]:
         """Update once on the mean negative logprob of the target tokens of the step's rows."""
         sft = self._run.sft
-        chosen = [self._rows[i] for i in prompt_indices(self._run.seed, step, sft.batch_size, len(self._rows))]
         with advice_on_memory("runtime.sft.micro_batch_size", self._run.runtime.micro_batch_size):
             loss = accumulate(
                 self._policy,
-                _sequences(chosen),
+                _sequences(self._rows_of(step)),
                 self._run.runtime,
                 layout=self._layout,
                 pad_token_id=self._pad_token_id,
@@ -126,6 +130,15 @@ class FineTuning:
             norm = apply_gradients(self._optimizer, learning_rate, sft.max_grad_norm)
         self._policy.forget_pictures()
         return {"sft/loss": loss, "sft/grad_norm": norm, "sft/learning_rate": learning_rate}
+
+    def _rows_of(self, step: int) -> list[SupervisedSequence]:
+        """Return the rows of a step (0-based): the next ones of each task's shuffled epochs, in its share."""
+        first, counts = self._mixture.before(step), self._mixture.counts(step)
+        rows = {
+            task: iter(prompt_indices(self._run.seed, first[task], counts[task], len(own)))
+            for task, own in self._rows.items()
+        }
+        return [self._rows[task][next(rows[task])] for task in spread_evenly(counts)]
 
     @contextmanager
     def _reporting(self) -> Iterator[Report]:

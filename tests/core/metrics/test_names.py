@@ -31,7 +31,7 @@ from dagrpo.trainer.config.sft import Sft
 from dagrpo.trainer.config.training import Training
 from dagrpo.trainer.metrics.throughput import Throughput
 from dagrpo.trainer.run import SftRun
-from dagrpo.trainer.sampling.prompt_sampler import read_training_prompts
+from dagrpo.trainer.sampling.training_prompts import read_training_prompts
 from dagrpo.trainer.sft import fine_tune
 from dagrpo.utils.distributed import single_process
 from dagrpo.utils.tables import read_parquet

@@ -153,4 +153,7 @@ def test_a_row_that_a_round_has_sampled_twice_starts_again() -> None:
     twice = next(index for index in (0, 1) if sum(each.prompt.index == index for each in drawn) == 2)
     part = {0: Part(seed=7, completion=REST)}
     sampler.put_back(drawn, [twice], {0: part, 1: part})
-    assert {each.prompt.index: each.parts for each in sampler.draw({"arithmetic": 2}, 1)} == {twice: {}, 1 - twice: part}
+    assert {each.prompt.index: each.parts for each in sampler.draw({"arithmetic": 2}, 1)} == {
+        twice: {},
+        1 - twice: part,
+    }

@@ -19,9 +19,9 @@ from dagrpo.core.types import Completion, SamplingRequest
 from dagrpo.engine.errors import ServerError
 from dagrpo.rollout.prompts import PromptRenderer
 from dagrpo.trainer.checks.logprob_agreement import OUTSIDE
-from dagrpo.trainer.run import TrainingRun, one_split
+from dagrpo.trainer.run import TrainingRun
 from dagrpo.trainer.sampling import prefetch_state
-from dagrpo.trainer.sampling.prompt_sampler import read_training_prompts
+from dagrpo.trainer.sampling.training_prompts import read_training_prompts
 from dagrpo.trainer.state import states
 from dagrpo.utils.distributed import World
 from dagrpo.utils.tables import read_parquet
@@ -197,7 +197,7 @@ def test_a_batch_is_read_back_to_the_bit(inputs: Inputs, tmp_path: Path) -> None
     runs.execute(run, stop=lambda step: step == 3)
     saved = states.at(run.state, 2).folder
     problems = read_training_prompts(
-        one_split(run), PromptRenderer(load_tokenizer(run.initial), run.rollout), run.training
+        [*run.train_splits.values()], PromptRenderer(load_tokenizer(run.initial), run.rollout), run.training
     )
     read = prefetch_state.read(saved, problems)
     (batch,) = read.batches.values()

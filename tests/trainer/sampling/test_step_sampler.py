@@ -24,9 +24,9 @@ from dagrpo.rollout.sampling import sampling_seed
 from dagrpo.rollout.session import Session
 from dagrpo.trainer.batches.rollouts import Rollouts
 from dagrpo.trainer.clock import Clock
-from dagrpo.trainer.run import one_split
-from dagrpo.trainer.sampling.prompt_sampler import PromptSampler, read_training_prompts
+from dagrpo.trainer.sampling.prompt_sampler import PromptSampler
 from dagrpo.trainer.sampling.step_sampler import StepSampler
+from dagrpo.trainer.sampling.training_prompts import read_training_prompts
 from dagrpo.trainer.update.advantages import step_advantages
 from dagrpo.utils.tables import read_parquet
 
@@ -75,7 +75,7 @@ def _sample(
     excluding = {"agent": {"name": "tool_agent", "max_excluded": max_excluded}}
     run = runs.changed(run, rollout=excluding, **changed)
     tokenizer = load_tokenizer(run.initial)
-    problems = read_training_prompts(one_split(run), PromptRenderer(tokenizer, run.rollout), run.training)
+    problems = read_training_prompts([*run.train_splits.values()], PromptRenderer(tokenizer, run.rollout), run.training)
     engine = _Notebook(run.initial, [])
     engine.load(open_tensors(run.initial), f"step_{step}")
     with Grader(1.0) as grader, single_turns(tokenizer, runs.MAX_NEW_TOKENS) as agent:
@@ -136,7 +136,7 @@ def test_too_many_excluded_trajectories_stop_the_run(inputs: Inputs, tmp_path: P
 @pytest.fixture(scope="module")
 def sampled(inputs: Inputs, tmp_path_factory: pytest.TempPathFactory) -> _Sampled:
     """(rollouts of the step numbered 2, what the engine was asked for, the rows that the step is to draw)"""
-    return (*_sample(inputs, tmp_path_factory.mktemp("sampled"), 2), prompt_indices(7, 2, 4, 10))
+    return (*_sample(inputs, tmp_path_factory.mktemp("sampled"), 2), prompt_indices(7, 8, 4, 10))
 
 
 def test_greedy_completions_are_graded_and_change_nothing_else(

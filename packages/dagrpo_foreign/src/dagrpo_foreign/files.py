@@ -21,7 +21,7 @@ from dagrpo.models.pictures import processor_of
 from dagrpo.rollout.prompts import PromptRenderer
 from dagrpo.trainer.backend_files import SHARD_BYTES, Metrics, take_weights, write_tables
 from dagrpo.trainer.run import Report, TrainingRun, one_split
-from dagrpo.trainer.sampling.prompt_sampler import read_training_prompts
+from dagrpo.trainer.sampling.training_prompts import read_training_prompts
 from dagrpo.utils.files import read_json, remove, write_json
 from dagrpo.utils.tables import read_parquet, write_parquet
 from dagrpo_foreign.nodes import Nodes
@@ -52,7 +52,7 @@ def write_inputs(run: TrainingRun, folder: Path, format: str = HUGGINGFACE) -> I
             "training.backend: {name: fsdp}."
         )
     renderer = PromptRenderer(load_tokenizer(model), run.rollout, pictures)
-    prompts = read_training_prompts(one_split(run), renderer, run.training)
+    prompts = read_training_prompts([*run.train_splits.values()], renderer, run.training)
     write_parquet(rows, read_parquet(one_split(run)).take([prompt.index for prompt in prompts]))
     return Inputs(model=model, rows=rows, prompts=prompts)
 

@@ -43,7 +43,7 @@ from dagrpo.tools import InfrastructureFailure
 from dagrpo.trainer.config.runtime import Runtime
 from dagrpo.trainer.config.training import Training
 from dagrpo.trainer.run import AGENT
-from dagrpo.trainer.sampling.prompt_sampler import read_training_prompts
+from dagrpo.trainer.sampling.training_prompts import read_training_prompts
 from dagrpo.trainer.sampling.usable import require_no_dropped_calls
 from dagrpo.utils.files import read_json
 from dagrpo_verl.draws import DRAWS, DrawLog, Drawn
@@ -202,7 +202,7 @@ def main(path: Path) -> None:
     reward, tokenizer = Reward.model_validate(job["reward"]), load_tokenizer(initial)
     renderer = PromptRenderer(tokenizer, rollout, processor_of(initial))
     (split,) = job["train_splits"].values()
-    prompts = read_training_prompts(Path(split), renderer, Training.model_validate(job["training"]))
+    prompts = read_training_prompts([Path(split)], renderer, Training.model_validate(job["training"]))
     env = AgentEnv(
         folder=Path(job["state"]) / AGENT / str(os.getpid()),
         passages=Path(job["passages"][0]) if job["passages"] else None,

@@ -15,7 +15,7 @@ from dagrpo.core.image_tokens import picture_lengths
 from dagrpo.core.trajectory import Trajectory
 from dagrpo.core.types import CallStatus, Score, StopReason, ToolCall
 from dagrpo.rollout.build_table import Floats, discarded_table, training_table
-from dagrpo.trainer.batches.rollouts import Rollouts
+from dagrpo.trainer.batches.rollouts import Rollouts, task_metric
 from dagrpo.trainer.metrics.off_policy import off_policy_metrics
 from dagrpo.trainer.sampling.teacher import teacher_metrics
 from dagrpo.trainer.update.stats import OVERFLOWED, UpdateStats
@@ -82,6 +82,7 @@ def step_metrics(rollouts: Rollouts, stats: UpdateStats) -> dict[str, float]:
         **teacher_metrics(rollouts, stats.logprobs),
         **turn_metrics(rollouts),
         **_picture_metrics(trajectories),
+        **_task_metrics(rollouts, stats),
         **rollouts.sampling_metrics,
     }
     return with_plugins(own, stats)
@@ -98,6 +99,33 @@ def _ages(rollouts: Rollouts) -> dict[str, float]:
         "rollout/earlier_tokens_fraction": float((ages > 0).mean()),
         "rollout/oldest_tokens_age": float(ages.max()),
     }
+
+
+def _task_metrics(rollouts: Rollouts, stats: UpdateStats) -> dict[str, float]:
+    """Return the metrics of each task of a mixture, without means of a task of which the step has none; {} of a single task."""
+    if not rollouts.tasks:
+        return {}
+    assert stats.entropies is not None
+    size, spread, entropies = rollouts.group_size, rollouts.spread, torch.split(stats.entropies, rollouts.lengths)
+    found: dict[str, float] = {}
+    for task in rollouts.tasks:
+        tasks = [each.trajectory.prompt.row.task for each in rollouts.graded]
+        groups = [group for group, name in enumerate(tasks[::size]) if name == task]
+        learned = [place for place in rollouts.learned if tasks[place] == task]
+        graded = [rollouts.graded[place] for place in learned]
+        counted = torch.cat([entropies[0][:0], *(entropies[at] for at in rollouts.counted if tasks[at] == task)])
+        values = {
+            "reward_mean": rollouts.rewards[learned].tolist(),
+            "correct_fraction": [each.score.correct is True for each in graded],
+            "tokens_mean": [each.trajectory.tokens for each in graded],
+            "entropy": counted.tolist(),
+            "no_signal_fraction": ~spread[groups],
+        }
+        found |= {task_metric(task, name): float(np.mean(own)) for name, own in values.items() if len(own)}
+        found[task_metric(task, "groups")] = float(len(groups))
+        if rollouts.functions:
+            found[task_metric(task, "called_fraction")] = _mean([float(bool(each.trajectory.calls)) for each in graded])
+    return found
 
 
 def _picture_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:

@@ -15,9 +15,9 @@ import numpy as np
 from dagrpo.core.errors import UserError
 from dagrpo.core.trajectory import GREEDY, GradedTrajectory, Trajectory
 from dagrpo.rollout.early_stop import CutOff
+from dagrpo.rollout.mixture import spread_evenly
 from dagrpo.trainer.batches.rollouts import CUT_OFF_GROUPS, CUT_OFF_TOKENS, Flags, spread
 from dagrpo.trainer.config.training import Training
-from dagrpo.trainer.sampling.prompt_sampler import spread_evenly
 
 T = TypeVar("T")
 Grade = Callable[[Sequence[Trajectory]], list[GradedTrajectory]]
@@ -46,18 +46,14 @@ def _tasks(graded: Sequence[GradedTrajectory], training: Training) -> list[str]:
     return [each.trajectory.prompt.row.task for each in graded[:: training.samples_per_prompt]]
 
 
-def prompts_to_draw(
-    graded: Sequence[GradedTrajectory], training: Training, due: Mapping[str, int]
-) -> dict[str, int]:
+def prompts_to_draw(graded: Sequence[GradedTrajectory], training: Training, due: Mapping[str, int]) -> dict[str, int]:
     """Return the number of prompts of each task in the next round, after rounds that gave `graded`; 0 where enough groups have spread."""
     oversampling = training.dynamic_sampling.oversampling
     missing = missing_groups(graded, training, due)
     return {task: math.ceil(max(count, 0) * oversampling) for task, count in missing.items()}
 
 
-def used_groups(
-    graded: Sequence[GradedTrajectory], training: Training, step: int, due: Mapping[str, int]
-) -> list[int]:
+def used_groups(graded: Sequence[GradedTrajectory], training: Training, step: int, due: Mapping[str, int]) -> list[int]:
     """Return the groups that make up the batch of `step` (0-based), as many of each task as are due, in the order of the batch.
 
     Of each task those with spread in sampling order and, if they are too few, the first ones without; the tasks are spread evenly. Raises

@@ -20,7 +20,7 @@ from dagrpo.evaluation.sampling import SplitAttempts
 from dagrpo.rewards.grading import Grader
 from dagrpo.rollout.config import training_sampling
 from dagrpo.trainer.config.training import Training
-from dagrpo.trainer.run import HeldOutSplits, Report, TrainingRun, one_split
+from dagrpo.trainer.run import HeldOutSplits, Report, TrainingRun
 from dagrpo.utils.checksummed_json import Damaged, read_checksummed, write_checksummed
 from dagrpo.utils.console import say
 from dagrpo.utils.tables import write_parquet
@@ -48,9 +48,10 @@ class HeldOutEvaluations:
         self.is_on = run.training.evaluate_every > 0
         self._tasks: list[HeldOut] = []
         if self.is_on:
-            learned, problems = identities(one_split(run)), run.training.evaluation_problems
+            learned = set().union(*map(identities, run.train_splits.values()))
             self._tasks = [
-                held_out(_attempts(run, splits), problems, learned, tokenizer) for splits in run.held_out_splits
+                held_out(_attempts(run, splits), run.training.evaluation_problems, learned, tokenizer)
+                for splits in run.held_out_splits
             ]
 
     def require_whole(self, steps: int) -> None:

@@ -8,17 +8,15 @@ uninterrupted one. No position of the row is lost or used twice. How many prompt
 
 import itertools
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 from dagrpo.core.errors import UserError
 from dagrpo.core.trajectory import GradedTrajectory, Prompt
-from dagrpo.core.types import Row
 from dagrpo.rollout.early_stop import Parts
-from dagrpo.rollout.mixture import Mixture, in_proportion
-from dagrpo.rollout.prompts import PromptLimit, PromptRenderer, epoch_order, prompts_of, read_split
+from dagrpo.rollout.mixture import Mixture, spread_evenly
+from dagrpo.rollout.prompts import epoch_order
 from dagrpo.trainer.config.training import Training
 
 PromptState = dict[str, Any]  # JSON-serialisable state of a prompt sampler
@@ -136,12 +134,6 @@ class PromptSampler:
         self._samplers[prompt.row.task].retired.add(prompt.index)
 
 
-def spread_evenly(counts: Mapping[str, int]) -> list[str]:
-    """Return each task as often as it counts, so that every part of the list has the same mixture, as far as it divides."""
-    order = itertools.islice(in_proportion([*counts.values()]), sum(counts.values()))
-    return [[*counts][place] for place in order]
-
-
 class _TaskSampler:
     """Order of a task's prompts, and the position in it."""
 
@@ -220,37 +212,3 @@ class _TaskSampler:
         known = [rate for rate in rates if rate is not None]
         assert len(known) == len(rates), "checked when the problems were read"
         return known
-
-
-def read_training_prompts(path: Path, renderer: PromptRenderer, training: Training) -> list[Prompt]:
-    """Return the train split's prompts within the range of pass rates.
-
-    Raises UserError if a row is too long or lacks the pass rate that the order needs, or if too few are left.
-    """
-    rows = read_split(path)
-    low, high = training.min_pass_rate, training.max_pass_rate
-    chosen = [(at, row) for at, row in enumerate(rows) if row.pass_rate is None or low <= row.pass_rate <= high]
-    if training.order == "easy_first":
-        _require_pass_rates(chosen, path)
-    limit = PromptLimit(
-        tokens=training.max_prompt_tokens,
-        reason=f"training.max_prompt_tokens is {training.max_prompt_tokens}: raise it, "
-        "or set data.max_prompt_tokens to leave such rows out",
-    )
-    prompts = prompts_of(chosen, renderer, limit, path)
-    if len(prompts) < training.prompts_per_step:
-        raise UserError(
-            f"{path} has {len(prompts)} problems to train on ({len(rows)} rows, less those outside "
-            f"training.min_pass_rate to max_pass_rate), fewer than training.prompts_per_step "
-            f"({training.prompts_per_step}): lower the latter, or widen the range."
-        )
-    return prompts
-
-
-def _require_pass_rates(rows: Iterable[tuple[int, Row]], source: Path) -> None:
-    for index, row in rows:
-        if row.pass_rate is None:
-            raise UserError(
-                f"{source} row {index}: training.order is easy_first, but the problem has no pass rate: set "
-                "difficulty.samples, give data.pass_rates, or set training.order to shuffled."
-            )

@@ -4,6 +4,7 @@ There is one file of rollouts, and one of metrics and seconds per step; they are
 """
 
 import itertools
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -98,10 +99,14 @@ class Record:
         return next(step for step in itertools.count() if not (self._metrics / f"step_{step + 1:05d}.json").is_file())
 
     def write_metrics(self, steps: int, path: Path) -> None:
-        """Write metrics.parquet: one row per step, without a gap. Seconds are left out, as they would make the bytes differ."""
-        rows = [{"step": step, **self.metrics(step)} for step in range(1, steps + 1)]
-        assert all(row.keys() == rows[0].keys() for row in rows), "steps of one run have other figures"
-        fields = [("step", pa.int32()), *((name, pa.float64()) for name in rows[0] if name != "step")]
+        """Write metrics.parquet: one row per step, without a gap. Seconds are left out, as they would make the bytes differ.
+
+        A figure that a step lacks, as of a task of a mixture that it has no prompt of, is NaN.
+        """
+        known = [self.metrics(step) for step in range(1, steps + 1)]
+        absent = dict.fromkeys((name for metrics in known for name in metrics), math.nan)
+        rows = [{"step": step, **absent, **metrics} for step, metrics in enumerate(known, start=1)]
+        fields = [("step", pa.int32()), *((name, pa.float64()) for name in absent)]
         write_parquet(path, pa.Table.from_pylist(rows, schema=pa.schema(fields)))
 
     def write_rollouts(self, steps: int, manifest: Path) -> None:

@@ -216,6 +216,7 @@ class PolicyUpdate:
                 weights=of_weights,
             ),
             advantages=batch.advantages,
+            entropies=old.entropy,
             vision_grad_norm=sum(tower_norms) / updates if self._trained_tower else None,
             skipped=grad_norms.count(None),
             overflowed=self._overflowed,

@@ -112,6 +112,7 @@ class UpdateStats:
     learning_rate: float
     digests: StepDigests  # of gradients and weights
     advantages: Tensor | None = None  # [tokens], those of the update
+    entropies: Tensor | None = None  # [tokens], of the policy before the step
     vision_grad_norm: float | None = None  # as grad_norm, of the vision tower alone; None: no tower is trained
     skipped: int = 0  # mini-batches whose update was skipped, since a loss or a gradient was not finite
     overflowed: int = 0  # among the skipped ones, those that the loss scale explains

@@ -25,7 +25,7 @@ from dagrpo.rollout.prompts import PromptRenderer
 from dagrpo.rollout.session import Session, SessionLimits
 from dagrpo.rollout.tool_runtime.toolbox import Toolbox
 from dagrpo.trainer.config.training import Training
-from dagrpo.trainer.sampling.prompt_sampler import read_training_prompts
+from dagrpo.trainer.sampling.training_prompts import read_training_prompts
 from dagrpo.utils.files import read_json
 
 UNLIMITED = 1 << 40  # tokens: the trainer has cut the response before
@@ -39,7 +39,7 @@ class Responses:
         self._rollout = Rollout.model_validate(job["rollout"])
         tokenizer = load_tokenizer(Path(job["model"]))
         renderer = PromptRenderer(tokenizer, self._rollout)
-        prompts = read_training_prompts(Path(job["train_split"]), renderer, Training.model_validate(job["training"]))
+        prompts = read_training_prompts([Path(job["train_split"])], renderer, Training.model_validate(job["training"]))
         self._prompts = {prompt.row.index: prompt for prompt in prompts}
         self._chat = chat_format(tokenizer, self._rollout.chat)
         self._grader = grader

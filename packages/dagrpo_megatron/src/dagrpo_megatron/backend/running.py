@@ -97,8 +97,12 @@ def write_agent_job(run: TrainingRun, inputs: Inputs, folder: Path, finished: in
     prompts, job, graded = folder / "prompts.jsonl", folder / "agent.json", folder / "grading.json"
     rows = [{"index": prompt.row.index, "messages": list(prompt.row.prompt)} for prompt in inputs.prompts]
     prompts.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    sampler, each = PromptSampler(inputs.prompts, run.training, run.seed), run.training.prompts_per_step
-    drawn = [sampled.prompt for step in range(run.training.steps) for sampled in sampler.draw(each, step)]
+    sampler, each = (
+        PromptSampler(inputs.prompts, run.training, run.seed, shares=run.shares),
+        run.training.prompts_per_step,
+    )
+    steps = range(run.training.steps)
+    drawn = [sampled.prompt for step in steps for sampled in sampler.draw(sampler.due(step), step)]
     sections = {name: getattr(run, name).model_dump(mode="json") for name in ("rollout", "reward", "training")}
     files = {"model": str(inputs.model), "train_split": str(inputs.rows), "mistake": str(folder / MISTAKE)}
     write_json(graded, {**files, **sections})
