@@ -237,7 +237,7 @@ def test_a_forged_attempt_is_named(
     _forge(RUN / "rollouts" / step_file(1), change)
     checks = _trained(tmp_path, 1)
     assert found in _differing(checks)
-    assert any("row 5 " in each or "step 1" in each or "TypeError" in each for each in checks[found].faults)
+    assert any("row 5 " in each or "step 1" in each or "IndexError" in each for each in checks[found].faults)
 
 
 def _one(tmp_path: Path) -> Audited:
@@ -419,7 +419,7 @@ def test_a_tokenizer_file_that_no_manifest_lists_is_named(experiment: Path, tmp_
 def test_a_group_that_was_discarded_without_dynamic_sampling_is_named(experiment: Path, tmp_path: Path) -> None:
     one = _one(tmp_path)
     sampler = PromptSampler(one.prompts, one.run.training, SEED, finished=STEPS - 1)
-    prompt = sampler.draw(9, STEPS - 1)[-1].prompt
+    prompt = sampler.draw({"arithmetic": 9}, STEPS - 1)[-1].prompt
 
     def with_a_group(rows: Rows) -> Rows:
         own = {"problem_index": prompt.index, "question": prompt.row.question, "ground_truth": prompt.row.ground_truth}

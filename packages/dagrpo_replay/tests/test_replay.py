@@ -288,7 +288,7 @@ def _publish(run: TrainingRun, folder: Path) -> Path:
         "stage": "train",
         "seed": run.seed,
         "code": "",
-        "params": read_json(run.state / "run.json"),
+        "params": {**read_json(run.state / "run.json"), "experiment": {"train": "arithmetic"}},
         "inputs": {f"runs/seed_7/initial/{MANIFEST}": sha256_of(run.initial / MANIFEST)},
         "outputs": {f"runs/seed_7/{name}": sha256_of(folder / name) for name in names},
         "environment": {"torch": torch.__version__, "machine": "vax", "device": "cpu"},

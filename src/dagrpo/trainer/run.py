@@ -91,10 +91,12 @@ class TrainingRun:
     def describe(self) -> None:
         """Write the inputs and parameters of the run beside its state, for replays before the run has outputs."""
         own = {"seed": self.seed, "initial": str(self.initial), "rollouts": str(self.rollouts)}
-        split = {"train_split": str(one_split(self)), "train_split_digest": sha256_of(one_split(self))}
+        splits = {task: str(path) for task, path in self.train_splits.items()}
+        digests = {task: sha256_of(path) for task, path in self.train_splits.items()}
+        data = {"train_splits": splits, "train_split_digests": digests, "shares": dict(self.shares)}
         sections = {name: getattr(self, name).model_dump(mode="json") for name in ("rollout", "algorithm", "training")}
         digest = sha256_of(self.initial / MANIFEST)
-        write_json(self.state / DESCRIPTION, own | split | sections | {"initial_manifest": digest})
+        write_json(self.state / DESCRIPTION, own | data | sections | {"initial_manifest": digest})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,7 @@ from dagrpo.rollout.attempts_file import write_attempts
 from dagrpo.trainer.batches.rollouts import Rollouts
 from dagrpo.trainer.clock import Clock
 from dagrpo.trainer.metrics.step import rollout_rows, update_metrics, with_plugins
-from dagrpo.trainer.run import TrainingRun, one_split, step_file
+from dagrpo.trainer.run import TrainingRun, step_file
 from dagrpo.trainer.sampling.prompt_sampler import PromptSampler
 from dagrpo.trainer.sampling.source import SamplingSource
 from dagrpo.trainer.saver import AHEAD, PROMPTS
@@ -65,7 +65,12 @@ class RolloutHalf:
                 if step != former + 1:
                     run, saved = self._setup.run, self._notes.get(PROMPTS) if step - 1 == self._start else None
                     source.sampler.prompt_sampler = PromptSampler(
-                        self._setup.prompts, run.training, run.seed, finished=step - 1, saved=saved
+                        self._setup.prompts,
+                        run.training,
+                        run.seed,
+                        shares=run.shares,
+                        finished=step - 1,
+                        saved=saved,
                     )
                 former = step
                 table = rows_with_advantages(source.sampler.sample(step - 1, Clock()), update)
@@ -104,7 +109,7 @@ def update_from(
     a table is of another step, or of another policy's rollouts.
     """
     policy = UpdatedPolicy(run, world, activation_checkpointing=run.runtime.training.activation_checkpointing)
-    pictures = pictures_of(run.initial, one_split(run))
+    pictures = pictures_of(run.initial, [*run.train_splits.values()])
     if start is not None:
         policy.load(start)
     budget, digests = policy.budget(run.runtime.training), dict[int, StepDigests]()

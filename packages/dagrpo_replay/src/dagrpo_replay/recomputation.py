@@ -83,7 +83,7 @@ class Recomputation:
         self._run = run
         self._world = world
         self.policy = UpdatedPolicy(run, world)
-        self._pictures = pictures_of(run.initial, run.train_split)
+        self._pictures = pictures_of(run.initial, [*run.train_splits.values()])
         self._from = self.finished = 0
 
     def up_to(self, step: int) -> Iterator[StepCheck]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from dagrpo.algorithms.config import Algorithm
 from dagrpo.core.errors import UserError
+from dagrpo.core.experiment import learned, shares_of, tasks_of
 from dagrpo.core.section import Section
 from dagrpo.models.pictures import takes_pictures
 from dagrpo.pipeline.record import STATES, state_folder
@@ -35,7 +36,8 @@ class RecordedRun:
     algorithm: Algorithm
     training: Training
     initial: Path  # folder of the checkpoint that it started from
-    train_split: Path  # of the problems; the only source of their pictures
+    train_splits: Mapping[str, Path]  # of the problems, by task; the only source of their pictures
+    shares: Mapping[str, float]  # as TrainingRun has them
     state: Path  # folder of its saved states; may be missing
     rollouts: Path  # folder with a table per step
     steps: int  # recorded steps, from the first on
@@ -88,9 +90,8 @@ def unfinished(folder: Path, states: Path) -> RecordedRun:
     """Return the run whose states are in `states`, up to its last recorded step."""
     described, record = read_object(states / DESCRIPTION), Record(states)
     _require_the_same(Path(described["initial"]) / MANIFEST, described["initial_manifest"])
-    _require_the_same_pictures(
-        Path(described["initial"]), Path(described["train_split"]), described["train_split_digest"]
-    )
+    splits = {task: Path(path) for task, path in described["train_splits"].items()}
+    _require_the_same_pictures(Path(described["initial"]), splits, described["train_split_digests"])
     record.require_whole(record.steps)
     steps = range(1, record.steps + 1)
     return RecordedRun(
@@ -98,7 +99,8 @@ def unfinished(folder: Path, states: Path) -> RecordedRun:
         seed=described["seed"],
         **_sections(described),
         initial=Path(described["initial"]),
-        train_split=Path(described["train_split"]),
+        train_splits=splits,
+        shares=described["shares"],
         state=states,
         rollouts=record.rollouts(1).parent,
         steps=record.steps,
@@ -119,9 +121,16 @@ def _finished(folder: Path, provenance: Path) -> RecordedRun:
     for name, entry in listed_files(rollouts / MANIFEST).items():
         if fault := fault_of(rollouts / name, entry):
             raise UserError(f"{rollouts / name} {fault}: {RESTORE}.")
-    split = folder.resolve().parents[1] / "difficulty" / "train.parquet"
-    noted = [digest for path, digest in recorded.items() if path.endswith("difficulty/train.parquet")]
-    _require_the_same_pictures(folder / "initial", split, *noted)
+    train = record["params"]["experiment"]["train"]
+    rated = folder.resolve().parents[1] / "difficulty"
+    splits = learned(train, [rated / "train.parquet" for _ in tasks_of(train)])
+    noted = {
+        task: digest
+        for task, split in splits.items()
+        for path, digest in recorded.items()
+        if path.endswith(str(split.relative_to(rated.parent)))
+    }
+    _require_the_same_pictures(folder / "initial", splits, noted)
     metrics = read_parquet(folder / "metrics.parquet")
     digests = read_digests(rollouts / FILE)
     return RecordedRun(
@@ -129,7 +138,8 @@ def _finished(folder: Path, provenance: Path) -> RecordedRun:
         seed=record["seed"],
         **_sections(record["params"]),
         initial=folder / "initial",
-        train_split=split,
+        train_splits=splits,
+        shares=shares_of(train),
         state=state_folder(STAGE, record),
         rollouts=rollouts,
         steps=len(digests),
@@ -144,10 +154,10 @@ def _sections(params: Mapping[str, Any]) -> dict[str, Any]:
     return {name: kind.model_validate(params[name]) for name, kind in kinds.items()}
 
 
-def _require_the_same_pictures(initial: Path, split: Path, digest: str = "") -> None:
-    """Require the recorded split if the model takes pictures, which are read from it. Raises UserError."""
-    if takes_pictures(initial):
-        _require_the_same(split, digest)
+def _require_the_same_pictures(initial: Path, splits: Mapping[str, Path], digests: Mapping[str, str]) -> None:
+    """Require the recorded splits if the model takes pictures, which are read from them. Raises UserError."""
+    for task, split in splits.items() if takes_pictures(initial) else ():
+        _require_the_same(split, digests.get(task, ""))
 
 
 def _require_the_same(path: Path, digest: str) -> None:

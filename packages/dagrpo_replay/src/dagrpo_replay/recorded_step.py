@@ -29,16 +29,16 @@ PicturesOf = Callable[[int], tuple[bytes, ...]]  # by a problem's row in the spl
 SUPPORT = "sampling_support"
 
 
-def pictures_of(initial: Path, split: Path) -> PicturesOf:
-    """Return a function from a problem's index to its pictures; the split is read at its first call."""
+def pictures_of(initial: Path, splits: Sequence[Path]) -> PicturesOf:
+    """Return a function from a problem's index to its pictures; the splits are read at its first call."""
     if not takes_pictures(initial):
         return lambda index: ()
-    files = cache(lambda: [row.images for row in read_split(split)])
+    files = cache(lambda: [row.images for split in splits for row in read_split(split)])
 
     def find(index: int) -> tuple[bytes, ...]:
         if not 0 <= index < len(files()):
             raise UserError(
-                f"{split} has no row {index}, which the rollouts are of: restore the file that they were made from."
+                f"{', '.join(map(str, splits))} has no row {index}, which the rollouts are of: restore what they were made from."
             )
         return files()[index]
 

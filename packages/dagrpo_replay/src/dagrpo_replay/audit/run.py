@@ -1,11 +1,12 @@
 """Audit of one training: its chain of steps, a few in full."""
 
+import itertools
 import json
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,7 @@ from dagrpo.trainer.config.training import Training
 from dagrpo.trainer.metrics.step import step_metrics
 from dagrpo.trainer.run import AGENT, TrainingRun, files_in
 from dagrpo.trainer.sampling.prefetch import steps_in_sampler
-from dagrpo.trainer.sampling.prompt_sampler import PromptSampler, PromptState
+from dagrpo.trainer.sampling.prompt_sampler import PromptSampler, PromptState, SampledPrompt
 from dagrpo.trainer.setup import open_sampler, read_prompts
 from dagrpo.trainer.state.digests import computed_by
 from dagrpo.utils.checksummed_json import with_checksum
@@ -85,12 +86,13 @@ class Audited:
 
 def audited(recorded: RecordedRun, record: ExecutionRecord, scratch: Path) -> Audited:
     """Return a recorded run with the data and parameters that it names. Raises UserError if its prompts cannot be read."""
-    found = {Path(path).name: Path(path) for path in record.inputs if path.endswith("passages.parquet")}
+    found = [Path(path) for path in record.inputs if path.endswith("passages.parquet")]
     teacher = [Path(path).parent for path in record.inputs if path.endswith("/teacher/manifest.json")]
     run = TrainingRun(
         initial=recorded.initial,
-        train_splits={"": recorded.train_split},
-        passages=tuple(found.values()),
+        train_splits=recorded.train_splits,
+        shares=recorded.shares,
+        passages=tuple(path for path in found if path.parent.name in recorded.train_splits),
         teacher=teacher[0] if teacher else None,
         seed=recorded.seed,
         rollout=recorded.rollout,
@@ -130,15 +132,16 @@ def check_chain(one: Audited) -> tuple[list[Check], dict[int, PromptState]]:
     if training.dynamic_sampling.max_aborts:
         reason = "training.dynamic_sampling.max_aborts: which groups were cut off depends on the time that they took"
         return [steps, Check.unchecked(one.where, "problems and seeds", reason)], {}
-    sampler = PromptSampler(one.prompts, training, one.run.seed)
+    sampler = PromptSampler(one.prompts, training, one.run.seed, shares=one.run.shares)
+    prompts = {prompt.index: prompt for prompt in one.prompts}
     states, count = dict[int, PromptState](), 0
     for step in numbers:
         states[step] = sampler.saved
         table = AttemptsFile(one.recorded.table(step)).short
         faults += _faults_of_draw(one, step, table, sampler)
-        if retired := _retired(table, training):
-            saved = sampler.saved | {"retired": [*sampler.saved["retired"], *retired]}
-            sampler = PromptSampler(one.prompts, training, one.run.seed, saved=saved)
+        for index in _retired(table, training):
+            if index in prompts:  # a draw that is not due was found already
+                sampler.retire_prompt(prompts[index])
         count += table.num_rows
     return [
         steps,
@@ -149,13 +152,19 @@ def check_chain(one: Audited) -> tuple[list[Check], dict[int, PromptState]]:
 def _faults_of_draw(one: Audited, step: int, table: pa.Table, sampler: PromptSampler) -> list[str]:
     """Return how the attempts of a step differ from those that the sampler draws next."""
     size, wanted = one.run.training.samples_per_prompt, one.run.training.prompts_per_step
-    groups, used = table.num_rows // size, table.num_rows - pc.sum(table["discarded"].cast(pa.int64())).as_py()
+    tasks, groups, due = table["task"].to_pylist(), table.num_rows // size, sampler.due(step - 1)
+    used = Counter(task for task, is_out in zip(tasks, table["discarded"].to_pylist(), strict=True) if not is_out)
     faults, draws_more = [], one.run.training.dynamic_sampling.is_on
-    if table.num_rows % size or used != wanted * size or (groups != wanted and not draws_more):
-        faults.append(
-            f"step {step}: {used} of {table.num_rows} attempts are learned from, and {wanted} groups of {size} are due"
+    as_due = used == {task: count * size for task, count in due.items() if count}
+    if table.num_rows % size or not as_due or (groups != wanted and not draws_more):
+        of_tasks = ", ".join(
+            f"{used[task] / size:g} groups of {task} where {count} are due" for task, count in due.items()
         )
-    drawn = sampler.draw(max(groups, wanted), step - 1)
+        faults.append(
+            f"step {step}: {used.total()} of {table.num_rows} attempts are learned from, and {wanted} groups of {size} are due"
+            + f" ({of_tasks})" * (len(due) > 1)
+        )
+    drawn = _drawn(sampler, step, tasks[::size] if draws_more else [])
     seeds = _seeds(one.run.seed, step, len(drawn), size)
     rows = [(each.prompt, sample) for each in drawn for sample in range(size)]
     if set(table["step"].to_pylist()) != {step}:
@@ -173,6 +182,17 @@ def _faults_of_draw(one: Audited, step: int, table: pa.Table, sampler: PromptSam
             faults.append(f"step {step} has the seeds of step {step + 1}: a step was left out")
         break
     return faults
+
+
+def _drawn(sampler: PromptSampler, step: int, tasks: Sequence[str]) -> list[SampledPrompt]:
+    """Return the prompts that are due in a step, and as many more as dynamic sampling has drawn, in the order of the table's `tasks`."""
+    due = sampler.due(step - 1)
+    drawn = sampler.draw({task: max(count, tasks.count(task)) for task, count in due.items()}, step - 1)
+    if not tasks:
+        return drawn
+    left = {task: [each for each in drawn if each.prompt.row.task == task] for task in due}
+    in_order = [left[task].pop(0) for task in tasks if task in left]
+    return [*in_order, *itertools.chain.from_iterable(left.values())]
 
 
 def _retired(table: pa.Table, training: Training) -> list[int]:
@@ -286,7 +306,7 @@ def _sample(
         rollout=rollout.model_copy(update={"deterministic": True}),
         reward=_without_servers(one.run.reward),
     )
-    sampler = PromptSampler(one.prompts, run.training, run.seed, finished=step - 1, saved=state)
+    sampler = PromptSampler(one.prompts, run.training, run.seed, shares=run.shares, finished=step - 1, saved=state)
     inputs = write_results(rows, run.training.samples_per_prompt, one.prompts, rollout, run.state / AGENT)
     others = (engine.as_engine, open_teacher_engine, sampler)
     with open_sampler(run, one.tokenizer, one.prompts, *others, first=step - 1, replays=True) as opened:
@@ -413,7 +433,7 @@ def _check_policy(one: Audited, recomputation: Recomputation, world: World) -> C
             n: s.shape for n, s in published.specs.items()
         }:
             faults, unlike = ["its tensors have other names or shapes than the derived ones"], math.inf
-        for name in islice(names, 0 if faults else None):
+        for name in itertools.islice(names, 0 if faults else None):
             mine, theirs = published.read(name), tensors.read(name).to("cpu")
             moved += float((theirs.double() - start.read(name).double()).square().sum()) if name in start.specs else 0.0
             if not torch.equal(mine.to(theirs.dtype), theirs):
