@@ -1,4 +1,4 @@
-"""Mixture of tasks: how many prompts of each the batch of a step has, and in which order."""
+"""Mixture of tasks: the prompts of each in a batch."""
 
 import itertools
 import math

@@ -108,8 +108,7 @@ async def _open(config: Config, place: ToolPlace) -> AsyncIterator[OpenTool]:
         corpus = Path(config.corpus) if config.corpus else place.passages
         if corpus is None:
             raise UserError(
-                "The task has no passages, or several of a mixture have some: set rollout.tools.search.corpus or "
-                "rollout.tools.search.url."
+                "No task, or not one alone, has passages: set rollout.tools.search.corpus or rollout.tools.search.url."
             )
         yield Search(await local_search(corpus, config.topk), config.style)
         return

@@ -1,4 +1,4 @@
-"""Prompt sampler: shuffled epochs of each task without retired prompts, and a mixture over the tasks.
+"""Prompt sampler: shuffled epochs of each task without retired prompts.
 
 The prompts of a task depend on the run's seed, on the position in its endless row of epochs, on the prompts that were cut off, which
 come first, and on the retired ones: all but the seed are saved with a state, so that a resumed run samples the prompts of an

@@ -1,4 +1,4 @@
-"""Prompts that a run learns from: the rows of its tasks' train splits, within the range of pass rates."""
+"""Prompts of a run: rows of its tasks' train splits."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence

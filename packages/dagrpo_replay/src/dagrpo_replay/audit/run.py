@@ -3,7 +3,6 @@
 import itertools
 import json
 import math
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -21,32 +20,30 @@ from dagrpo.checkpoints.source import open_tensors
 from dagrpo.checkpoints.tensors import NAMED_DTYPES
 from dagrpo.checkpoints.tokenizers import load_tokenizer
 from dagrpo.core.trajectory import Prompt
-from dagrpo.core.types import EXCLUDED
 from dagrpo.pipeline.changes.executions import ExecutionRecord
 from dagrpo.rewards.config import Reward
 from dagrpo.rollout.agents import OWN_LOOP
 from dagrpo.rollout.attempts_file import AttemptsFile
 from dagrpo.rollout.config import Conversation
 from dagrpo.rollout.prompts import tools_of
-from dagrpo.rollout.sampling import sampling_seed
 from dagrpo.rollout.table import ALL, TRAINING_ROLLOUTS, read_table
 from dagrpo.rollout.tool_runtime.recorded_tool import take_digest
 from dagrpo.tools import TOOLS, config_for
 from dagrpo.trainer.batches.rollouts import Rollouts, version_of
 from dagrpo.trainer.clock import Clock
 from dagrpo.trainer.config.runtime import Runtime
-from dagrpo.trainer.config.training import Training
 from dagrpo.trainer.metrics.step import step_metrics
 from dagrpo.trainer.run import AGENT, TrainingRun, files_in
 from dagrpo.trainer.sampling.prefetch import steps_in_sampler
-from dagrpo.trainer.sampling.prompt_sampler import PromptSampler, PromptState, SampledPrompt
+from dagrpo.trainer.sampling.prompt_sampler import PromptSampler, PromptState
 from dagrpo.trainer.setup import open_sampler, read_prompts
 from dagrpo.trainer.state.digests import computed_by
 from dagrpo.utils.checksummed_json import with_checksum
 from dagrpo.utils.distributed import World
 from dagrpo.utils.portable import PORTABLE_CPU
 from dagrpo.utils.tables import read_parquet
-from dagrpo_replay.audit.checks import Check, State, compare, figures, row_name
+from dagrpo_replay.audit.checks import Check, State, compare, figures
+from dagrpo_replay.audit.draws import faults_of_draw, retired_by
 from dagrpo_replay.audit.engine import DerivingEngine, deriving_engine, open_teacher_engine, turns_by_seed
 from dagrpo_replay.half_steps import rows_with_advantages
 from dagrpo_replay.recomputation import Recomputation, StepCheck, explain_difference, not_comparable
@@ -65,7 +62,6 @@ REWARDS = ("extracted", "verdict", "correct", "components", "reward", "reported"
 ADVANTAGES = ("advantage", "token_advantages", "logprob_differences", "teacher_logprobs")
 ASKING = ("judge", "reward_model")  # components whose values a server gives
 CLOSE = 1e-3  # relative difference of updates that may be rounding: of other kernels it was 2e-6 after 20 steps
-SHORT = ("problem_index", "sample_index", "sampling_seed", "question", "ground_truth")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,8 +134,8 @@ def check_chain(one: Audited) -> tuple[list[Check], dict[int, PromptState]]:
     for step in numbers:
         states[step] = sampler.saved
         table = AttemptsFile(one.recorded.table(step)).short
-        faults += _faults_of_draw(one, step, table, sampler)
-        for index in _retired(table, training):
+        faults += faults_of_draw(one.run, step, table, sampler)
+        for index in retired_by(table, training):
             if index in prompts:  # a draw that is not due was found already
                 sampler.retire_prompt(prompts[index])
         count += table.num_rows
@@ -147,67 +143,6 @@ def check_chain(one: Audited) -> tuple[list[Check], dict[int, PromptState]]:
         steps,
         Check.of(one.where, "problems and seeds", faults, f"{count:,} attempts of {len(numbers)} steps"),
     ], states
-
-
-def _faults_of_draw(one: Audited, step: int, table: pa.Table, sampler: PromptSampler) -> list[str]:
-    """Return how the attempts of a step differ from those that the sampler draws next."""
-    size, wanted = one.run.training.samples_per_prompt, one.run.training.prompts_per_step
-    tasks, groups, due = table["task"].to_pylist(), table.num_rows // size, sampler.due(step - 1)
-    used = Counter(task for task, is_out in zip(tasks, table["discarded"].to_pylist(), strict=True) if not is_out)
-    faults, draws_more = [], one.run.training.dynamic_sampling.is_on
-    as_due = used == {task: count * size for task, count in due.items() if count}
-    if table.num_rows % size or not as_due or (groups != wanted and not draws_more):
-        of_tasks = ", ".join(
-            f"{used[task] / size:g} groups of {task} where {count} are due" for task, count in due.items()
-        )
-        faults.append(
-            f"step {step}: {used.total()} of {table.num_rows} attempts are learned from, and {wanted} groups of {size} are due"
-            + f" ({of_tasks})" * (len(due) > 1)
-        )
-    drawn = _drawn(sampler, step, tasks[::size] if draws_more else [])
-    seeds = _seeds(one.run.seed, step, len(drawn), size)
-    rows = [(each.prompt, sample) for each in drawn for sample in range(size)]
-    if set(table["step"].to_pylist()) != {step}:
-        faults.append(f"step {step}: its table is of step {table['step'][0].as_py()}")
-    for place, row in enumerate(table.select(SHORT).to_pylist()[: len(rows)]):
-        prompt, sample = rows[place]
-        due = (prompt.index, sample, seeds[place], prompt.row.question, prompt.row.ground_truth)
-        for name, value in zip(SHORT, due, strict=True):
-            if row[name] != value:
-                faults.append(f"step {step}, {row_name(place, row)}: {name} is {row[name]!r}, and {value!r} is due")
-                break
-        else:
-            continue
-        if row["sampling_seed"] == _seeds(one.run.seed, step + 1, len(drawn), size)[place]:
-            faults.append(f"step {step} has the seeds of step {step + 1}: a step was left out")
-        break
-    return faults
-
-
-def _drawn(sampler: PromptSampler, step: int, tasks: Sequence[str]) -> list[SampledPrompt]:
-    """Return the prompts that are due in a step, and as many more as dynamic sampling has drawn, in the order of the table's `tasks`."""
-    due = sampler.due(step - 1)
-    drawn = sampler.draw({task: max(count, tasks.count(task)) for task, count in due.items()}, step - 1)
-    if not tasks:
-        return drawn
-    left = {task: [each for each in drawn if each.prompt.row.task == task] for task in due}
-    in_order = [left[task].pop(0) for task in tasks if task in left]
-    return [*in_order, *itertools.chain.from_iterable(left.values())]
-
-
-def _retired(table: pa.Table, training: Training) -> list[int]:
-    """Return the problems that a step retires, by the outcomes in its table (training.retire_at)."""
-    if (rate := training.retire_at) is None:
-        return []
-    rows, size = table.to_pylist(), training.samples_per_prompt
-    groups = [rows[start : start + size] for start in range(0, len(rows), size)]
-    learned = [[r for r in own if r["stop_reason"] != EXCLUDED and r["completion_tokens"] > 0] for own in groups]
-    shares = [(own, sum(r["correct"] is True for r in own) / len(own)) for own in learned if own]
-    return [own[0]["problem_index"] for own, share in shares if share >= rate]
-
-
-def _seeds(seed: int, step: int, groups: int, size: int) -> list[int]:
-    return [sampling_seed(seed, "rollout", step - 1, g, sample) for g in range(groups) for sample in range(size)]
 
 
 def _some(numbers: Sequence[int]) -> str:
