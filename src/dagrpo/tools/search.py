@@ -96,9 +96,7 @@ class Config(ToolSection):
         if self.url and self.corpus:
             raise UserError("rollout.tools.search has a url and a corpus: remove one of them")
         if self.url and (mistake := mistake_in_server(self.url)):
-            raise UserError(
-                f"the address in rollout.tools.search.url {mistake}: write it as http://127.0.0.1:8000/retrieve"
-            )
+            raise UserError(f"rollout.tools.search.url {mistake}: write it as http://127.0.0.1:8000/retrieve")
         return self
 
 
