@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 def _kind(value: Any) -> str:
-    return {list: "[list]", dict: "[shares]"}.get(type(value), "[name]")
+    return "[list]" if isinstance(value, list) else "[shares]" if isinstance(value, dict) else "[name]"
 
 
 def tasks_of(train: Train) -> tuple[str, ...]:

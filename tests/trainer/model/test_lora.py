@@ -253,7 +253,8 @@ def test_the_exported_adapter_merged_by_convert_is_the_policy_to_the_bit_and_is_
 
 def test_an_adapter_of_the_start_does_not_go_along_with_other_weights(whole: TrainingRun, tmp_path: Path) -> None:
     """As where sft trains an adapter, and train all weights."""
-    plain = runs.training_run((whole.policy, *whole.train_splits.values()), tmp_path / "state", tmp_path, 1)
+    (split,) = whole.train_splits.values()
+    plain = runs.training_run((whole.policy, split), tmp_path / "state", tmp_path, 1)
     runs.execute(plain)
     assert not (plain.policy / "adapter").exists()
 

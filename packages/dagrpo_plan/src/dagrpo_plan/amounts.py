@@ -194,8 +194,8 @@ def usual_training_prompt(params: Params) -> int:
     Sizes that are not known yet count as equal.
     """
     tasks = learned_tasks(params)
-    sizes = [prompts_of(params, task, "train") for task in tasks]
-    weights = [*params.experiment.shares.values()] or (sizes if all(sizes) else [1] * len(tasks))
+    sizes = [prompts_of(params, task, "train") or 0 for task in tasks]
+    weights: list[float] = [*params.experiment.shares.values()] or [*(sizes if all(sizes) else [1] * len(tasks))]
     return round(fmean((usual_prompt(params, task, "train") for task in tasks), weights=weights))
 
 
