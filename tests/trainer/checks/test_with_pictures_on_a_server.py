@@ -32,7 +32,7 @@ State = dict[str, torch.Tensor]
 TOWER = {"depth": 2, "hidden_size": 32, "intermediate_size": 64, "num_heads": 2, "patch_size": 14}
 
 
-@pytest.fixture(scope="module", params=["qwen2_5_vl", pytest.param("qwen3_vl", marks=pytest.mark.nightly)])
+@pytest.fixture(scope="module", params=["qwen2_5_vl", "qwen3_vl"])
 def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder: Path = tmp_path_factory.mktemp("model") / request.param
     make_model(folder, Model(fresh=Fresh.model_validate({"vision": TOWER | {"family": request.param}})))

@@ -1,9 +1,10 @@
-"""Ranks (gloo) that hand buckets of their shared memory to the scripted servers beside them, which read them as SGLang does."""
+"""Ranks (gloo) that hand buckets of shared memory to the scripted servers beside them, and return memory before these take it."""
 
 import hashlib
 import json
 import os
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Callable
 from functools import partial
@@ -14,6 +15,7 @@ import pytest
 import torch
 from tests.engine.pools import STARTED_WITH
 from tests.engine.scripted import Hangup, ScriptedServer
+from tests.everyday import everyday
 from tests.trainer import runs
 from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
 
@@ -22,7 +24,7 @@ from dagrpo.checkpoints.convert import convert
 from dagrpo.checkpoints.formats.huggingface import HuggingFaceTensors
 from dagrpo.checkpoints.gather import GatheredWeights
 from dagrpo.checkpoints.manifest import write_manifest
-from dagrpo.checkpoints.tensors import raw_bytes
+from dagrpo.checkpoints.tensors import Tensors, raw_bytes
 from dagrpo.core.errors import UserError
 from dagrpo.engine.background import BackgroundLoop
 from dagrpo.engine.http import Endpoint
@@ -188,3 +190,74 @@ def _hand_over(
         for client in clients:
             loop.run(client.close())
     return [[*script.held.values()] for script in scripts], peaks, _shared_bytes(os.getpid())
+
+
+FREED = ["rank 0 frees", "rank 1 frees"]
+EVENTS = {
+    "folder": [*FREED, "server takes weights", "server takes kv_cache"],
+    "tensors": ["server takes weights", *FREED, "server takes kv_cache"],
+}
+
+
+def _note(out: Path, event: str) -> None:
+    with (out / "events").open("a") as file:
+        file.write(f"{event}\n")
+
+
+def _return_late(out: Path, rank: int) -> None:
+    time.sleep(0.3 * rank)  # a server that waits for nobody would be first
+    _note(out, f"rank {rank} frees")
+
+
+def _return_memory(world: World, initial: Path, out: Path, road: str) -> None:
+    memory = SharedMemory(torch.device("cpu"))
+    weights = GatheredWeights(load_policy(initial, world).model, torch.float32, world, memory=memory)
+    torch.cuda.empty_cache = partial(_return_late, out, world.rank)
+    if not world.is_rank_zero:
+        weights.give_parts()
+        return
+
+    def answer(path: str, body: dict[str, Any]) -> tuple[int, Any]:
+        if path == "/resume_memory_occupation":
+            _note(out, f"server takes {body['tags'][0]}")
+        return 200, {"success": True}
+
+    cut = partial(buckets, memory=memory) if road == "tensors" else None
+    with BackgroundLoop() as loop, WeightsFolder(out, out / "weights") as folder:
+        client = ServerClient(Endpoint(address=ScriptedServer(answer).address), 5)
+        pool = ServerPool([client], loop, folder, STARTED_WITH, leaves=True, buckets=cut)
+        pool.release_memory()
+        with weights.reading() as tensors:
+            pool.load(tensors, "step_1")
+        loop.run(client.close())
+
+
+@pytest.mark.parametrize("road", everyday(["tensors"], EVENTS))
+def test_both_ranks_return_gathered_weights_before_a_server_takes_its_cache_back(
+    road: str, inputs: tuple[Path, Path], tmp_path: Path
+) -> None:
+    runs.launch(2, _return_memory, inputs[0], tmp_path, road)
+    assert (tmp_path / "events").read_text().splitlines() == EVENTS[road]
+
+
+class Noted(runs.ScriptedEngine):
+    """Notes when it gets weights."""
+
+    out: Path
+
+    def load(self, weights: Tensors, version: str) -> None:
+        _note(self.out, "server takes weights")
+        super().load(weights, version)
+
+
+def _train(world: World, inputs: tuple[Path, Path], out: Path) -> None:
+    Noted.out = out
+    run = runs.training_run(inputs, out / "state", out, steps=2)
+    torch.cuda.empty_cache = partial(_return_late, out, world.rank)
+    runs.execute(runs.changed(run, runtime={"engine": {"release_memory": True}}), Noted, world)
+
+
+def test_every_rank_returns_its_memory_before_a_server_comes_back(inputs: tuple[Path, Path], tmp_path: Path) -> None:
+    """A server gets weights at its opening and after the first of two steps."""
+    runs.launch(2, _train, inputs, tmp_path)
+    assert (tmp_path / "events").read_text().splitlines() == [*FREED, "server takes weights"] * 2
