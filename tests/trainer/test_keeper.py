@@ -11,6 +11,7 @@ from dagrpo.checkpoints.compare import compare
 from dagrpo.trainer import keeper
 from dagrpo.trainer.config.training import Training
 from dagrpo.trainer.run import TrainingRun
+from dagrpo.utils.distributed import World
 
 Inputs = tuple[Path, Path]
 Keep = dict[str, int] | list[int] | None
@@ -136,6 +137,25 @@ def test_stale_runs_several_updates_and_adapters_keep_the_policy_of_each_step(
     runs.execute(again, stop=lambda step: step == 3)
     runs.execute(again)
     assert _bytes(again) == _bytes(run)
+
+
+def _train_in(world: World, initial: str, split: str, out: str, steps: int) -> None:
+    runs.execute(_run((Path(initial), Path(split)), Path(out), {"every": 1}, steps), world=world)
+
+
+@pytest.mark.nightly
+def test_two_processes_keep_what_they_have_trained(inputs: Inputs, tmp_path: Path) -> None:
+    """Rank 0 gathers it; also in a run that is resumed, in two processes and in one."""
+    given = [str(path) for path in inputs]
+    for name, steps in (("whole", [4]), ("resumed", [2, 4])):
+        for last in steps:
+            runs.launch(2, _train_in, *given, str(tmp_path / name), last)
+    whole, resumed = (_run(inputs, tmp_path / name, {"every": 1}) for name in ("whole", "resumed"))
+    assert compare(_restored(whole, 4, tmp_path / "restored"), whole.policy).differences == ()
+    assert kept.steps(whole.kept.parent) == [1, 2, 3, 4]
+    assert _bytes(resumed) == _bytes(whole)
+    runs.execute(_run(inputs, tmp_path / "whole", [1, 3]))
+    assert compare(_restored(whole, 3, tmp_path / "restored"), _restored(resumed, 3, tmp_path / "r")).differences == ()
 
 
 @pytest.mark.parametrize(
