@@ -17,8 +17,9 @@ from dagrpo_mlflow.read import Contents, contents_of
 from dagrpo_mlflow.store import open_client, tracking_uri
 
 RUN = "results/demo/runs/seed_0"
-SFT, INITIAL, POLICY, EXPORTED = (f"{RUN}/{name}/manifest.json" for name in ("sft", "initial", "policy", "exported"))
-DIGESTS = {SFT: "a" * 64, INITIAL: "1" * 64, POLICY: "2" * 64, EXPORTED: "b" * 64}
+FOLDERS = ("sft", "initial", "policy", "exported", "kept")
+SFT, INITIAL, POLICY, EXPORTED, KEPT = (f"{RUN}/{name}/manifest.json" for name in FOLDERS)
+DIGESTS = {SFT: "a" * 64, INITIAL: "1" * 64, POLICY: "2" * 64, EXPORTED: "b" * 64, KEPT: "e" * 64}
 COMPLETIONS = f"{RUN}/eval/gsm8k/trained/completions.parquet"
 TEST = {"data/demo/gsm8k/test.parquet": "d" * 64}
 STAGES: dict[str, tuple[tuple[str, ...], str | None]] = {  # what each reads and makes
@@ -27,13 +28,15 @@ STAGES: dict[str, tuple[tuple[str, ...], str | None]] = {  # what each reads and
     "train": ((INITIAL,), POLICY),
     "export": ((POLICY,), EXPORTED),
     "sample": ((EXPORTED,), None),
+    "sample_kept": ((SFT, INITIAL, KEPT), None),
 }
 
 
 def run_stage(project: Path, stage: str) -> None:
     read, made = STAGES[stage]
     inputs = {path: DIGESTS[path] for path in read}
-    outputs = {made: DIGESTS[made]} if made else {COMPLETIONS: "c" * 64}
+    completions = COMPLETIONS.replace("trained", "step_20") if stage == "sample_kept" else COMPLETIONS
+    outputs = {made: DIGESTS[made]} if made else {completions: "c" * 64}
     params = {"training": {"steps": 40}} if stage == "train" else {}
     record = stage_record(stage, inputs=inputs, outputs=[*outputs, f"{RUN}/{stage}.json"], params=params)
     contents = Contents(traces=[attempts_of(TABLE, range(1))] if stage == "train" else [])  # of step 10
@@ -71,6 +74,7 @@ LINKS = {
     "train": (["base-seed-0"], [("trained-seed-0", 40)]),
     "export": (["trained-seed-0"], [("trained-seed-0", 40)]),
     "sample": (["trained-seed-0"], []),
+    "sample_kept": ([], []),  # a kept policy is no checkpoint's
 }
 
 

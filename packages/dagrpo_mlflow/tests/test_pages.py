@@ -1,6 +1,7 @@
 """The run of a seed says what happened, once, however often and in whatever order it is told."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from mlflow.entities import Dataset, DatasetInput
 from packages.dagrpo_mlflow.tests.conftest import SEED, STARTED, execution, parent_runs, stage_record, stage_runs, write
 from tests.evaluation.test_scoring import write as completions_in
+from tests.report.synthetic import make_experiment
 
 from dagrpo.evaluation.config import Scoring
 from dagrpo.evaluation.pass_rates import PASS_RATES
@@ -23,7 +25,7 @@ from dagrpo_mlflow.parents import open_run, settle_parents
 from dagrpo_mlflow.read import Contents, contents_of
 from dagrpo_mlflow.runs import open_experiment
 from dagrpo_mlflow.store import open_client, tracking_uri
-from dagrpo_mlflow.summaries import Summary
+from dagrpo_mlflow.summaries import Summary, summaries
 from dagrpo_mlflow.views import VIEW_TAG, experiment_tags
 
 CONFIGURATION = {"digest": "403581bc", "seeds": [0], "changed": {"training.steps": 40}}
@@ -49,7 +51,11 @@ def page(trained: str = "b") -> Summary:
         text="GRPO raised it.",
         figures={"eval/gsm8k/greedy_base": 0.25, "eval/gsm8k/greedy_difference": 0.5},
         tags={"interval.eval/gsm8k/greedy_difference": "+50.0 (+40.0 to +60.0)"},
-        policies=[policy("base", "a", 0, 0.25), policy("trained", trained, 40, 0.75)],
+        policies=[
+            policy("base", "a", 0, 0.25),
+            replace(policy("base", "a", 20, 0.5), checkpoint=None),
+            policy("trained", trained, 40, 0.75),
+        ],
     )
 
 
@@ -66,6 +72,8 @@ def test_the_run_of_a_seed_has_scores_text_parameters_data_and_policies_once(pro
     assert parent.info.run_name == "seed 0, 403581bc", "with one seed the stages that all share belong to it"
     assert parent.data.metrics["eval/gsm8k/greedy_difference"] == 0.5
     assert parent.data.metrics["eval/gsm8k/greedy"] == 0.75, "the latest: that of the trained policy"
+    points = client.get_metric_history(parent.info.run_id, "eval/gsm8k/greedy")
+    assert [(point.step, point.value) for point in points] == [(0, 0.25), (20, 0.5), (40, 0.75)]
     assert parent.data.tags["interval.eval/gsm8k/greedy_difference"] == "+50.0 (+40.0 to +60.0)"
     assert parent.data.tags["mlflow.note.content"] == "GRPO raised it."
     files = client.list_artifacts(parent.info.run_id)
@@ -75,6 +83,15 @@ def test_the_run_of_a_seed_has_scores_text_parameters_data_and_policies_once(pro
     assert sorted(output.step for output in parent.outputs.model_outputs) == [0, 40]
     assert len(client.search_logged_models(["1"])) == 2
     assert len(client.get_metric_history(parent.info.run_id, "eval/gsm8k/greedy_base")) == 1
+
+
+def test_the_scores_of_kept_policies_belong_to_their_steps(tmp_path: Path) -> None:
+    inputs = make_experiment(tmp_path, kept={9: 0.8, 6: 0.7}).read()
+    (summary,) = summaries(inputs, {}, {}, [])
+    assert [(each.step, each.checkpoint) for each in summary.policies] == [(6, None), (9, None)]
+    assert (
+        summary.policies[1].scores[0].values["greedy"] == inputs.summary("arithmetic", "step_9", 0)["greedy"]["value"]
+    )
 
 
 def test_scores_know_their_policy_and_their_data(project: Path) -> None:

@@ -29,9 +29,9 @@ class Score:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """An evaluated checkpoint."""
+    """An evaluated policy."""
 
-    checkpoint: Checkpoint
+    checkpoint: Checkpoint | None  # None: a kept one, which no model stands for
     step: int
     scores: tuple[Score, ...]
 
@@ -64,8 +64,9 @@ def link_output_policy(runs: Runs, parent: Run, run: Run, execution: Execution) 
 def write_policies(runs: Runs, parent: Run, policies: Iterable[Policy], time_ms: int) -> None:
     """Give the models of a seed's policies their scores; in the run they are a curve from the base policy to the trained one."""
     for policy in policies:
-        model = _model_of(runs, parent, policy.checkpoint, policy.step)
-        parent.make(model.model_id, policy.step)
+        model = None if policy.checkpoint is None else _model_of(runs, parent, policy.checkpoint, policy.step)
+        if model is not None:
+            parent.make(model.model_id, policy.step)
         parent.log(
             points=[
                 Metric(
@@ -73,7 +74,7 @@ def write_policies(runs: Runs, parent: Run, policies: Iterable[Policy], time_ms:
                     value,
                     time_ms,
                     policy.step,
-                    model_id=model.model_id,
+                    model_id=None if model is None else model.model_id,
                     dataset_name=score.data,
                     dataset_digest=score.digest[:MAX_DATASET_DIGEST],
                     run_id=parent.run_id,
@@ -85,6 +86,8 @@ def write_policies(runs: Runs, parent: Run, policies: Iterable[Policy], time_ms:
 
 
 def _read_by(execution: Execution) -> Checkpoint | None:
+    if any(path.endswith("/kept/manifest.json") for path in execution.read):
+        return None  # a kept policy, of which the others are but the beginning
     own = (each for each in checkpoints_in(execution.read) if each.seed == execution.seed)
     return next(own, None)
 

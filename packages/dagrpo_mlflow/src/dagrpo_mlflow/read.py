@@ -266,6 +266,7 @@ READERS: Mapping[str, Callable[[Execution, Contents], None]] = {
     "train": _train,
     "export": _checkpoint,
     "sample": _sample,
+    "sample_kept": _sample,
     "score": _score,
     "report": _report,
 }

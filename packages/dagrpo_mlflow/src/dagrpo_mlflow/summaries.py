@@ -86,11 +86,11 @@ def _rates(times: Sequence[SeedTimes], seed: int | None) -> dict[str, float]:
 
 
 def _policies(inputs: Inputs, records: Sequence[Mapping[str, Any]], seed: int) -> Iterator[Policy]:
-    steps = {"base": 0, "trained": inputs.metrics[seed].num_rows}
+    steps = inputs.policies | {"trained": inputs.metrics[seed].num_rows}
     read = {path: digest for record in records for path, digest in record["inputs"].items()}
     tests = {Path(path).parent.name: digest for path, digest in read.items() if Path(path).name == "test.parquet"}
     made = [each for record in records for each in checkpoints_in(record["outputs"])]
-    for variant in VARIANTS:
+    for variant, step in steps.items():
         scores = []
         for task in inputs.tasks:
             result = inputs.summary(task, variant, seed)
@@ -99,6 +99,8 @@ def _policies(inputs: Inputs, records: Sequence[Mapping[str, Any]], seed: int) -
             scores += (
                 [Score(group=group, data=f"{task}/test", digest=tests[task], values=values)] if task in tests else []
             )
+        if variant not in VARIANTS:
+            yield Policy(checkpoint=None, step=step, scores=tuple(scores))
         for checkpoint in made:
             if checkpoint.policy == variant and checkpoint.tag == DIGEST and checkpoint.seed == str(seed):
-                yield Policy(checkpoint=checkpoint, step=steps[variant], scores=tuple(scores))
+                yield Policy(checkpoint=checkpoint, step=step, scores=tuple(scores))
