@@ -1,5 +1,4 @@
 import os
-import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -7,6 +6,7 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
+from tests import waiting
 from tests.engine.pools import pool_over
 from tokenizers import Tokenizer, models
 from transformers import Qwen2Config, Qwen2ForCausalLM
@@ -94,12 +94,4 @@ def living_in() -> Callable[[int], list[str]]:
 
 @pytest.fixture
 def wait_until() -> Callable[[Callable[[], bool]], None]:
-    """Waits for a condition; fails after 20 s."""
-
-    def wait(condition: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + 20
-        while not condition():
-            assert time.monotonic() < deadline, "timed out"
-            time.sleep(0.02)
-
-    return wait
+    return waiting.wait_until

@@ -3,7 +3,7 @@
 import multiprocessing
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from tests.pipeline.running import empty_project, options_of
+from tests.waiting import wait_until
 
 from dagrpo.core.errors import UserError
 from dagrpo.pipeline import runner
@@ -184,19 +185,12 @@ def test_of_two_seeds_at_once_one_samples_and_the_other_waits(capfd: pytest.Capt
     first = fork.Process(target=_run, args=(["one"],), kwargs={"stage": slow})
     second = fork.Process(target=_run, args=(["one"],), kwargs={"stage": slow, "seed": 4})
     first.start()
-    _wait_until(Path("begun").exists)
+    wait_until(Path("begun").exists)
     second.start()
-    _wait_until(lambda: "Waiting for" in capfd.readouterr().err)
+    wait_until(lambda: "Waiting for" in capfd.readouterr().err)
     assert not (_folder("one", seed=4) / COMPLETIONS).exists()
     Path("go").touch()
     for process in (first, second):
         process.join(30)
         assert process.exitcode == 0
     assert (_folder("one", seed=4) / COMPLETIONS).read_bytes() == (_folder("one") / COMPLETIONS).read_bytes()
-
-
-def _wait_until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)

@@ -8,13 +8,13 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 from tests.everyday import everyday
+from tests.waiting import wait_until
 
 from dagrpo.config.places import ROOT
 
@@ -131,19 +131,12 @@ def _failure(folder: Path) -> dict[str, Any]:
     return dict(json.loads(record.read_text()))
 
 
-def _wait_until_it_works(folder: Path) -> None:
-    deadline = time.monotonic() + 120
-    while not (folder / "started").exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
 @pytest.mark.parametrize("processes", everyday(["1"], ["1", "2"]))
 def test_a_stage_that_is_told_to_stop_twice_is_not_started_again(
     command: list[str], tmp_path: Path, processes: str
 ) -> None:
     process = _run(command, tmp_path, "slow, told twice", TEST_PROCESSES=processes)
-    _wait_until_it_works(tmp_path)
+    wait_until((tmp_path / "started").exists)
     process.send_signal(signal.SIGTERM)
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 128 + signal.SIGTERM
@@ -166,7 +159,7 @@ def test_a_signal_to_stop_that_comes_in_a_destructor_is_not_lost(
 @pytest.mark.nightly
 def test_an_interrupt_from_the_terminal_ends_a_stage_that_was_started_again(command: list[str], tmp_path: Path) -> None:
     process = _run(command, tmp_path, "killed once, then slow")
-    _wait_until_it_works(tmp_path)
+    wait_until((tmp_path / "started").exists)
     os.killpg(process.pid, signal.SIGINT)
     output, _ = process.communicate(timeout=60)
     assert output.endswith("probe: stopped; the same command starts it again.\n")
@@ -187,7 +180,7 @@ def test_a_second_stage_with_the_same_outputs_is_told_who_writes_them_and_touche
     command: list[str], tmp_path: Path
 ) -> None:
     first = _run(command, tmp_path, "slow")
-    _wait_until_it_works(tmp_path)
+    wait_until((tmp_path / "started").exists)
     log = (tmp_path / "x.log").read_text()
     second = _impatient(command, tmp_path)
     output, _ = second.communicate(timeout=120)
@@ -235,13 +228,10 @@ def test_a_stage_that_still_imports_ends_with_its_starter_whatever_that_is_calle
     starter = subprocess.Popen([sys.executable, "-c", STARTER], cwd=tmp_path, stdout=-1, text=True)
     assert starter.stdout is not None
     stage = psutil.Process(int(starter.stdout.readline()))
-    _wait_until_it_works(tmp_path)
+    wait_until((tmp_path / "started").exists)
     starter.kill()
     starter.communicate()
-    deadline = time.monotonic() + 60
-    while stage.is_running() and stage.status() != psutil.STATUS_ZOMBIE:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_until(lambda: not stage.is_running() or stage.status() == psutil.STATUS_ZOMBIE)
 
 
 STOPPED = "import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n"

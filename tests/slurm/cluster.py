@@ -4,12 +4,12 @@ import os
 import shutil
 import socket
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
+from tests.waiting import wait_until
 
 PROGRAMS = ("munged", "munge", "slurmctld", "slurmd", "sbatch", "squeue")
 SETTINGS = Path("/etc/slurm")  # SLURM_CONF does not reach the jobs of Snakemake's executor
@@ -111,10 +111,8 @@ def _start_munge() -> None:
 
 
 def _wait_until_idle() -> None:
-    deadline = time.monotonic() + 30
-    while shown("sinfo", "--noheader", "--partition=both", "--format=%D %T").split() != [f"{len(NODES)}", "idle"]:
-        assert time.monotonic() < deadline, shown("sinfo")
-        time.sleep(0.2)
+    asked = ("sinfo", "--noheader", "--partition=both", "--format=%D %T")
+    wait_until(lambda: shown(*asked).split() == [f"{len(NODES)}", "idle"])
 
 
 def shown(*command: str) -> str:

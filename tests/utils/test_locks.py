@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import IO
 
 import pytest
+from tests.waiting import wait_until
 
 from dagrpo.core.errors import UserError
 from dagrpo.utils import locks, slurm
@@ -147,10 +148,7 @@ def test_a_holder_shows_that_it_lives(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(locks, "SECONDS_BETWEEN_SIGNS", 0.01)
     with exclusive_access(Path("out/result.txt"), Path(".state/result.lock")):
         os.utime(NOTE, (0, 0))
-        deadline = time.monotonic() + 30
-        while locks.is_silent(NOTE):
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        wait_until(lambda: not locks.is_silent(NOTE))
 
 
 def test_a_holder_that_was_suspended_for_long_leaves_the_note_of_the_next_one_alone(

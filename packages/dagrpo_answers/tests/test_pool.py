@@ -5,13 +5,13 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from typing import ClassVar
 
 import psutil
 import pytest
 from tests.everyday import everyday
+from tests.waiting import wait_until
 
 from dagrpo_answers import pool as pool_module
 from dagrpo_answers.pool import MODULE, Comparison, Reply, WorkerPool
@@ -69,13 +69,6 @@ def started_workers() -> Callable[[], list[psutil.Process]]:
     """The workers that were started since the test began."""
     before = set(workers_of(psutil.Process()))
     return lambda: [worker for worker in workers_of(psutil.Process()) if worker not in before]
-
-
-def wait_until(true: Callable[[], bool]) -> None:
-    give_up = time.monotonic() + PATIENCE_SECONDS
-    while not true():
-        assert time.monotonic() < give_up
-        time.sleep(0.01)
 
 
 @pytest.mark.parametrize("name", everyday(["a tower of powers", "200,000 characters"], HOSTILE))

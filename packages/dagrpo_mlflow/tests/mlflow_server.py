@@ -6,19 +6,19 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from tests.waiting import wait_until
 
 from dagrpo.engine.sglang.server import free_port
 
 SECONDS = 600  # for anything, on a busy machine
-S3 = Path(__file__).parents[1] / "pipeline" / "snakemake" / "store_server.py"
+S3 = Path(__file__).parents[3] / "tests/pipeline/snakemake/store_server.py"
 POSTGRESQL = ("initdb", "pg_ctl", "postgres")
 PASSWORD = "correct horse battery staple"
 USERS = """\
@@ -56,7 +56,7 @@ class Server:
         with (self.folder / "server.log").open("a") as log:
             process = subprocess.Popen(command, env=os.environ | own, stdout=log, stderr=log, start_new_session=True)
         try:
-            wait_until(self._answers)
+            wait_until(self._answers, SECONDS)
             yield
         finally:
             os.killpg(process.pid, signal.SIGKILL)
@@ -66,14 +66,6 @@ class Server:
         with suppress(OSError), urllib.request.urlopen(f"{self.uri}/health", timeout=5):
             return True
         return False
-
-
-def wait_until(is_so: Callable[[], bool]) -> None:
-    """Return when something is so."""
-    deadline = time.monotonic() + SECONDS
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
 
 
 @contextmanager

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 from packages.dagrpo_mlflow.tests.conftest import accounted, finish, runs_of, stage_record
-from packages.dagrpo_mlflow.tests.mlflow_server import PASSWORD, SECONDS, Server, of_the_docs, on_sqlite, wait_until
+from packages.dagrpo_mlflow.tests.mlflow_server import PASSWORD, SECONDS, Server, of_the_docs, on_sqlite
+from tests.waiting import wait_until
 
 from dagrpo.pipeline.curve import Curve
 from dagrpo_mlflow import sync
@@ -80,7 +81,7 @@ def test_a_server_that_is_killed_in_the_middle_of_three_stages_and_started_again
         followers = [stage.follow() for stage in stages]
         for stage in stages:
             stage.curve.add(1, {"reward": 0.25})
-        wait_until(lambda: _curves(fresh) == [("RUNNING", POINTS[:1])] * 3)
+        wait_until(lambda: _curves(fresh) == [("RUNNING", POINTS[:1])] * 3, SECONDS)
     for stage in stages:
         stage.curve.add(2, {"reward": 0.5})
     assert [follower.wait(SECONDS) for follower in followers] == [0, 0, 0]
