@@ -11,7 +11,6 @@ from dagrpo.rollout.sampling import Sampling
 from dagrpo.trainer.sampling.usable import (
     FIRST_STEPS,
     require_calls,
-    require_distinct_seeds,
     require_no_impossible_group,
     require_usable,
 )
@@ -21,33 +20,6 @@ SAMPLING = Sampling(samples=4, temperature=1.0, top_p=1.0, top_k=-1, max_new_tok
 
 def _trajectory(row: int, seed: int, tokens: Sequence[int] = (8,), logprob: float = -1.0) -> Trajectory:
     return attempt(row, written(tokens, logprob=logprob), sampling_seed=seed)
-
-
-def _groups(*seeds: Sequence[int]) -> list[Trajectory]:
-    return [_trajectory(row, seed) for row, group in enumerate(seeds) for seed in group]
-
-
-def test_seeds_may_be_shared_by_groups_and_not_within_one() -> None:
-    require_distinct_seeds(_groups((1, 2, 3, 4), (1, 2, 3, 4)), 4, 1)
-    with pytest.raises(UserError, match=r"step 9: 3 samples .* of the 4 at row 1 of the train split 1 seeds differ"):
-        require_distinct_seeds(_groups((1, 2, 3, 4), (5, 5, 5, 5)), 4, 9)
-
-
-def test_the_more_pairs_a_step_has_the_more_of_them_chance_makes_equal() -> None:
-    """100 groups of 128: 812,800 pairs, 0.00038 of them equal by chance. 3 are so in one of 10^11 steps, 4 in one of 10^15."""
-    attempts = _groups(*[range(128)] * 100)
-    for group in range(4):
-        if group == 3:
-            require_distinct_seeds(attempts, 128, 1)
-        attempts[128 * group] = attempts[128 * group + 1]
-    with pytest.raises(UserError, match="4 samples have the seed"):
-        require_distinct_seeds(attempts, 128, 1)
-
-
-def test_one_pair_in_a_step_may_be_chance_but_not_where_there_is_only_one() -> None:
-    require_distinct_seeds(_groups((1, 2, 3, 3), (5, 6, 7, 8)), 4, 1)
-    with pytest.raises(UserError, match="1 samples have the seed"):
-        require_distinct_seeds(_groups((3, 3)), 2, 1)
 
 
 def test_a_group_of_identical_completions_that_chance_makes_too_rarely_is_refused() -> None:

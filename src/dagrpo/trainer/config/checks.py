@@ -56,7 +56,6 @@ class Gates(Section):
         description="Refuse a group of identical completions if, by their logprobs, chance produces one in a run less "
         "often than this. 0: never.",
     )
-    distinct_seeds: bool = Field(True, description="Refuse a step in which samples of a prompt share a seed.")
     without_advantage: Share | None = Field(
         1.0,
         description="Limit of the share of prompts whose advantages are all 0, for instance because all samples earn the "

@@ -1,22 +1,20 @@
 """Check of a step's trajectories before anything is learned from them.
 
 They are usable, the samples of a prompt are independent, and tools are called. A group learns from the differences between its
-samples: with one seed for all of them it learns nothing, and no other check notices.
+samples: if they are all the same it learns nothing, and no other check notices.
 """
 
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import count
 from typing import Protocol
 
 from dagrpo.core.errors import UserError
 from dagrpo.core.trajectory import Trajectory
-from dagrpo.rollout.sampling import SEEDS, Sampling
+from dagrpo.rollout.sampling import Sampling
 from dagrpo.trainer.config.training import Training
 
 FIRST_STEPS = 5  # a policy that has called no tool by then will not discover them by itself
-IMPOSSIBLE = 1e-12  # of a step, of which a run has thousands
 LONGEST_FAULT = 200  # characters that are shown
 
 
@@ -98,32 +96,9 @@ def require_calls(called: Iterable[float], functions: Sequence[str], step: int) 
 
 
 def require_independent(trajectories: Sequence[Trajectory], sampling: Sampling, training: Training, step: int) -> None:
-    """Check seeds and completions as section training asks; trajectories: [prompts * samples_per_prompt], step from 1."""
-    size, gates = training.samples_per_prompt, training.gates
-    if gates.distinct_seeds:
-        require_distinct_seeds(trajectories, size, step)
-    groups = training.steps * training.prompts_per_step
-    require_no_impossible_group(trajectories, size, sampling, gates.coincidence / groups, step)
-
-
-def require_distinct_seeds(trajectories: Sequence[Trajectory], group_size: int, step: int) -> None:
-    """Raise UserError if more samples of one prompt share seeds than chance explains. [prompts * group_size]; step from 1."""
-    groups = [*_groups(trajectories, group_size)]
-    shared = [len(group) - len({each.sampling_seed for each in group}) for group in groups]
-    pairs = len(groups) * math.comb(group_size, 2)
-    if sum(shared) >= max(min(_too_many_shared(pairs), pairs), 1):
-        worst = max(range(len(groups)), key=shared.__getitem__)
-        raise UserError(
-            f"step {step}: {sum(shared)} samples have the seed of another sample of their prompt; of the {group_size} at row "
-            f"{groups[worst][0].prompt.index} of the train split {group_size - shared[worst]} seeds differ, so that a group "
-            "is fewer samples than it seems. Correct what makes the seeds, or set training.gates.distinct_seeds to false."
-        )
-
-
-def _too_many_shared(pairs: int) -> int:
-    """Return the least number of equal seeds among `pairs` pairs with a probability below IMPOSSIBLE: its Poisson tail's bound."""
-    expected = pairs / SEEDS
-    return next(number for number in count(1) if expected**number / math.factorial(number) < IMPOSSIBLE)
+    """Check completions as section training asks; trajectories: [prompts * samples_per_prompt], step from 1."""
+    coincidence = training.gates.coincidence / (training.steps * training.prompts_per_step)
+    require_no_impossible_group(trajectories, training.samples_per_prompt, sampling, coincidence, step)
 
 
 def require_no_impossible_group(
