@@ -11,6 +11,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import pyarrow as pa
+
 from dagrpo.checkpoints.convert import HUGGINGFACE, write_as
 from dagrpo.checkpoints.source import open_checkpoint
 from dagrpo.checkpoints.tensors import Tensors
@@ -20,7 +22,8 @@ from dagrpo.core.trajectory import Prompt
 from dagrpo.models.pictures import processor_of
 from dagrpo.rollout.prompts import PromptRenderer
 from dagrpo.trainer.backend_files import SHARD_BYTES, Metrics, take_weights, write_tables
-from dagrpo.trainer.run import Report, TrainingRun, one_split
+from dagrpo.trainer.run import Report, TrainingRun
+from dagrpo.trainer.sampling.prompt_sampler import PromptSampler
 from dagrpo.trainer.sampling.training_prompts import read_training_prompts
 from dagrpo.utils.files import read_json, remove, write_json
 from dagrpo.utils.tables import read_parquet, write_parquet
@@ -52,9 +55,26 @@ def write_inputs(run: TrainingRun, folder: Path, format: str = HUGGINGFACE) -> I
             "training.backend: {name: fsdp}."
         )
     renderer = PromptRenderer(load_tokenizer(model), run.rollout, pictures)
-    prompts = read_training_prompts([*run.train_splits.values()], renderer, run.training)
-    write_parquet(rows, read_parquet(one_split(run)).take([prompt.index for prompt in prompts]))
+    prompts = read_training_prompts([*run.train_splits.values()], renderer, run.training, run.shares)
+    indices = [prompt.index for prompt in prompts]
+    write_parquet(
+        rows, _numbered(pa.concat_tables(map(read_parquet, run.train_splits.values())).take(indices), indices)
+    )
     return Inputs(model=model, rows=rows, prompts=prompts)
+
+
+def _numbered(rows: pa.Table, indices: Sequence[int]) -> pa.Table:
+    """Return rows with other extra_info.index, by which a trainer names them: in a data set each task begins at 0."""
+    info = rows["extra_info"].combine_chunks()
+    columns = [pa.array(indices, each.type) if each.name == "index" else info.field(each.name) for each in info.type]
+    place = rows.column_names.index("extra_info")
+    return rows.set_column(place, rows.field(place), pa.StructArray.from_arrays(columns, fields=list(info.type)))
+
+
+def drawn_prompts(run: TrainingRun, prompts: Sequence[Prompt]) -> list[Prompt]:
+    """Return the prompts of all steps in the order in which our own trainer draws them."""
+    sampler, steps = PromptSampler(prompts, run.training, run.seed, shares=run.shares), range(run.training.steps)
+    return [sampled.prompt for step in steps for sampled in sampler.draw(sampler.due(step), step)]
 
 
 def run_check(run: TrainingRun, program: str, job: Mapping[str, Any], folder: Path, trainer: str) -> dict[str, Any]:
@@ -141,11 +161,12 @@ class Attempts:
 def read_line(line: Mapping[str, Any], *, same: Mapping[str, str], trainer: str) -> tuple[int, Metrics]:
     """Return the step and the metrics of a line `{"step": 1, "data": {...}}`: numbers alone, below `trainer`/ what `same` does not name.
 
-    A null is NaN, which JSON does not have.
+    Metrics of tasks are ours already. A null is NaN, which JSON does not have.
     """
     data = {name: math.nan if value is None else value for name, value in line["data"].items()}
     numbers = {name: value for name, value in data.items() if isinstance(value, int | float)}
-    return int(line["step"]), {same.get(name, f"{trainer}/{name}"): float(value) for name, value in numbers.items()}
+    ours = {name: name for name in numbers if name.startswith("task/")}
+    return int(line["step"]), {(ours | same).get(name, f"{trainer}/{name}"): float(n) for name, n in numbers.items()}
 
 
 def latest(checkpoints: Path) -> int:

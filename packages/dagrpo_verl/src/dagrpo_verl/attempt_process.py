@@ -35,7 +35,7 @@ from dagrpo.models.pictures import processor_of
 from dagrpo.rewards.config import Reward
 from dagrpo.rewards.grading import Grader, grade
 from dagrpo.rollout.config import Rollout
-from dagrpo.rollout.open_agent import AgentEnv, OpenAgent, open_agent
+from dagrpo.rollout.open_agent import AgentEnv, OpenAgent, only_passages, open_agent
 from dagrpo.rollout.prompts import PromptRenderer, tools_of
 from dagrpo.rollout.sampling import context_tokens, sampling_seed
 from dagrpo.rollout.session import Complete
@@ -67,7 +67,7 @@ class Attempts:
         self._seed = int(job["seed"])
         self._draws = DrawLog(Path(job["state"]) / DRAWS)
         self._writer = ThreadPoolExecutor(1)  # a shared disk takes milliseconds for a line
-        self._prompts = {prompt.row.index: prompt for prompt in prompts}
+        self._prompts = {prompt.index: prompt for prompt in prompts}
         self._tokenizer = tokenizer
         self._agent = agent
         self._grader = grader
@@ -108,7 +108,9 @@ class Attempts:
             self._send(attempt=number, error=str(error))
         else:
             fields = ("excluded", "learned", "stop_reason", "fault")
-            await self._write(step, Drawn(index=index, **{name: getattr(trajectory, name) for name in fields}))
+            found = {name: getattr(trajectory, name) for name in fields}
+            score = {"reward": graded.score.reward, "right": graded.score.correct is True, "tokens": trajectory.tokens}
+            await self._write(step, Drawn(index=index, task=prompt.row.task, **found, **score))
             if trajectory.learned:
                 self._send(attempt=number, done=record(graded))
             else:
@@ -201,11 +203,11 @@ def main(path: Path) -> None:
     initial, rollout = Path(job["initial"]), Rollout.model_validate(job["rollout"])
     reward, tokenizer = Reward.model_validate(job["reward"]), load_tokenizer(initial)
     renderer = PromptRenderer(tokenizer, rollout, processor_of(initial))
-    (split,) = job["train_splits"].values()
-    prompts = read_training_prompts([Path(split)], renderer, Training.model_validate(job["training"]))
+    splits, training = [*map(Path, job["train_splits"].values())], Training.model_validate(job["training"])
+    prompts = read_training_prompts(splits, renderer, training, job["shares"])
     env = AgentEnv(
         folder=Path(job["state"]) / AGENT / str(os.getpid()),
-        passages=Path(job["passages"][0]) if job["passages"] else None,
+        passages=only_passages([*map(Path, job["passages"])]),
         max_new_tokens=rollout.max_new_tokens,
         context_tokens=context_tokens(initial, Runtime.model_validate(job["runtime"]).engine),
         wants_report=bool(reward.reported_keys),

@@ -2,18 +2,20 @@
 
 import itertools
 import json
+import math
 import os
 import socket
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import IO
 
 from dagrpo.core.errors import TransientError, UserError
 from dagrpo.trainer.sampling.usable import require_learnable
-from dagrpo.utils.files import remove
+from dagrpo.utils.files import read_json, remove, write_json
 
 DRAWS = "draws"  # the log's folder
 SECONDS_BETWEEN_LOOKS = 0.5
@@ -30,6 +32,10 @@ class Drawn:
     learned: bool = True
     stop_reason: str = ""
     fault: str = ""
+    task: str = ""
+    reward: float = 0.0
+    right: bool = False
+    tokens: int = 0  # that the policy wrote
 
 
 class DrawLog:
@@ -71,12 +77,38 @@ class Comparison:
     max_excluded: float
     finished: int
     patience: float = 0.0  # most seconds until all that other nodes have written can be read
+    tasks: tuple[str, ...] = ()  # of a mixture; of a single task none
 
     def forget_later_steps(self) -> None:
         """Remove what is left of steps after `finished`, which are taken again."""
         for step in self._logged():
             if step > self.finished:
                 self._forget(step)
+
+    def of_tasks(self, step: int) -> dict[str, float]:
+        """Return the metrics of each task of a mixture, NaN for one without an attempt; {} of a single task, and of steps below 1.
+
+        They are kept, since the attempts of a compared step are not.
+        """
+        if step < 1 or not self.tasks:
+            return {}
+        kept, drawn = self.log / f"of_tasks_{step}.json", self._await(step, self._expected(step))
+        if drawn or not kept.is_file():
+            write_json(kept, {name: each for task in self.tasks for name, each in self._of_task(task, drawn)})
+        return {name: math.nan if each is None else float(each) for name, each in read_json(kept).items()}
+
+    def _of_task(self, task: str, drawn: Sequence[Drawn]) -> Iterator[tuple[str, float | None]]:
+        own = [each for each in drawn if each.task == task]
+        learned = [each for each in own if each.learned]
+        rewards = [{each.reward for each in learned if each.index == row} for row in {each.index for each in learned}]
+        means = {
+            "reward_mean": [each.reward for each in learned],
+            "correct_fraction": [each.right for each in learned],
+            "tokens_mean": [each.tokens for each in learned],
+            "no_signal_fraction": [len(each) == 1 for each in rewards],
+        }
+        yield from ((f"task/{task}/{name}", fmean(values) if values else None) for name, values in means.items())
+        yield f"task/{task}/groups", len(own) / self.samples
 
     def require(self, step: int) -> None:
         """Check a step, from 1, after all those before it.
@@ -85,8 +117,8 @@ class Comparison:
         missing in a step of which verl has a checkpoint; TransientError if they are missing in a later one, which is taken again.
         """
         self.require_graded()
-        planned = [] if self.planned is None else json.loads(self.planned.read_text().splitlines()[step - 1])
-        drawn = self._await(step, len(planned) * self.samples if step > self.finished else 0)
+        planned = self._planned(step)
+        drawn = self._await(step, self._expected(step))
         if drawn:
             self._require_learnable(drawn, step)
         if planned and (drawn or step > self.finished):  # else it has been compared by an earlier execution
@@ -129,6 +161,13 @@ class Comparison:
             if step <= self.finished:
                 raise UserError(f"{lost}, and has saved a checkpoint since: {self._remedy}.")
             raise TransientError(f"{lost}.")
+
+    def _planned(self, step: int) -> list[int]:
+        return [] if self.planned is None else list(json.loads(self.planned.read_text().splitlines()[step - 1]))
+
+    def _expected(self, step: int) -> int:
+        """Return the number of attempts to wait for: of an earlier execution's step none."""
+        return len(self._planned(step)) * self.samples if step > self.finished else 0
 
     @property
     def _remedy(self) -> str:

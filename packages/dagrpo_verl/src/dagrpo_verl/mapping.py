@@ -46,12 +46,18 @@ NO_REWARDS = ("reward", "reward_model", "custom_reward_function", "sandbox_fusio
 
 
 def configuration(
-    sections: Sections, settings: Mapping[str, Any], seed: int, files: Files, *, several_turns: bool = False
+    sections: Sections,
+    settings: Mapping[str, Any],
+    seed: int,
+    files: Files,
+    *,
+    several_turns: bool = False,
+    in_our_order: bool = False,
 ) -> Keys:
     """Return every key of verl's configuration that is not left at verl's default: dotted name -> value.
 
-    `settings` are the user's own, and may set none of the others; `several_turns`: whether an attempt may have them. Raises UserError
-    for a parameter that cannot be mapped.
+    `settings` are the user's own, and may set none of the others; `several_turns`: whether an attempt may have them;
+    `in_our_order`: whether the rows are those of all steps, one after the other. Raises UserError for a parameter that cannot be mapped.
     """
     require_only(sections, ONLY)
     if sections.rollout.dtype not in HALVES:
@@ -66,6 +72,7 @@ def configuration(
         **dict.fromkeys(TABLE["seeds"], seed),
         **_adapter(sections.training),
         **TABLE["fixed"],
+        "data.shuffle": not in_our_order,
         f"{ARR}.rollout.multi_turn.function_tool_path": agent_loop.__file__,
         f"{ARR}.rollout.agent.default_agent_loop": agent_loop.NAME,
         f"{ARR}.model.path": str(files.model),
@@ -96,7 +103,22 @@ def planned(params: "Planned", settings: Mapping[str, Any]) -> Keys:
     nowhere = Path("/")
     files = Files(model=nowhere, rows=nowhere, attempts=(), checkpoints=nowhere)
     several_turns = has_several_turns(params.rollout, offered=any(task.tools or task.interaction for task in tasks))
-    return configuration(params, settings, params.experiment.seeds[0], files, several_turns=several_turns)
+    in_our_order = has_our_order(params.experiment.shares, params.training)
+    seed = params.experiment.seeds[0]
+    return configuration(params, settings, seed, files, several_turns=several_turns, in_our_order=in_our_order)
+
+
+def has_our_order(shares: Mapping[str, float], training: Training) -> bool:
+    """Return True if verl takes the rows as they come, which are then those that our own trainer draws: verl itself knows no shares.
+
+    Raises UserError for shares with dynamic sampling, which draws further rows.
+    """
+    if len(shares) > 1 and training.dynamic_sampling.is_on:
+        raise refusal(
+            "experiment.train has shares with training.dynamic_sampling, by which verl fills a batch with whatever differs",
+            "set max_rounds to 1, or name the tasks as a list, which count by their sizes",
+        )
+    return len(shares) > 1
 
 
 def require_no_adapted_experts(lora: Lora, config: Any) -> None:

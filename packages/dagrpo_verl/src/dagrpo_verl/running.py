@@ -3,7 +3,6 @@
 import json
 import re
 from collections.abc import Collection, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +26,7 @@ from dagrpo.utils.tables import read_parquet, write_parquet
 from dagrpo_foreign.files import (
     Attempts,
     Inputs,
+    drawn_prompts,
     latest,
     own_module,
     python_of,
@@ -41,7 +41,7 @@ from dagrpo_foreign.nodes import SECONDS_TO_SEE_A_FILE, Nodes, log_of
 from dagrpo_verl import attempt_process, composition
 from dagrpo_verl.cluster import Cluster, access, ray_over
 from dagrpo_verl.draws import DRAWS, Comparison
-from dagrpo_verl.mapping import Files, configuration, has_several_turns, require_no_adapted_experts
+from dagrpo_verl.mapping import Files, configuration, has_our_order, has_several_turns, require_no_adapted_experts
 
 COLUMNS = [
     "data_source",
@@ -73,7 +73,8 @@ def train_with_verl(run: TrainingRun, settings: Mapping[str, Any], report: Repor
     inputs = write_inputs(run, folder)
     _require_trainable_adapter(run, inputs.model)
     several_turns = has_turns(run, inputs)
-    keys = configuration(run, settings, run.seed, files_of(run, inputs, folder), several_turns=several_turns)
+    files, in_our_order = files_of(run, inputs, folder), has_our_order(run.shares, run.training)
+    keys = configuration(run, settings, run.seed, files, several_turns=several_turns, in_our_order=in_our_order)
     found = check(run, keys, folder)
     run.facts["verl"] = {"version": found["verl"], "draws": found["draws"]}
     finished = latest(checkpoints)
@@ -84,6 +85,7 @@ def train_with_verl(run: TrainingRun, settings: Mapping[str, Any], report: Repor
         max_excluded=run.rollout.agent.max_excluded,
         finished=finished,
         patience=SECONDS_TO_SEE_A_FILE if nodes.others else 0.0,
+        tasks=tuple(run.train_splits) if len(run.train_splits) > 1 else (),
     )
     comparison.forget_later_steps()
 
@@ -92,7 +94,12 @@ def train_with_verl(run: TrainingRun, settings: Mapping[str, Any], report: Repor
         report(step, metrics)
 
     same = SAME if several_turns else SAME | LENGTHS
-    attempts = Attempts(folder, partial(read_line, same=same, trainer="verl"))
+
+    def read(line: Any) -> tuple[int, Metrics]:
+        step, metrics = read_line(line, same=same, trainer="verl")
+        return step, {**metrics, **comparison.of_tasks(step)}
+
+    attempts = Attempts(folder, read)
 
     def go_on(rows: list[Metrics]) -> list[Metrics]:
         _require_same_processes(checkpoints, finished, run.runtime.training.processes * run.runtime.nodes)
@@ -112,9 +119,16 @@ def train_with_verl(run: TrainingRun, settings: Mapping[str, Any], report: Repor
 
 
 def files_of(run: TrainingRun, inputs: Inputs, folder: Path) -> Files:
-    """Write the columns that verl reads and the parameters of the attempts, and return the files and folders of the run."""
+    """Write the columns that verl reads and the parameters of the attempts, and return the files and folders of the run.
+
+    Of a mixture with shares the rows are those of all steps, as our own trainer draws them.
+    """
     rows, job = folder / "rows.parquet", folder / "attempts.json"
-    write_parquet(rows, read_parquet(inputs.rows).select(COLUMNS))
+    table = read_parquet(inputs.rows).select(COLUMNS)
+    if has_our_order(run.shares, run.training):
+        places = {prompt.index: place for place, prompt in enumerate(inputs.prompts)}
+        table = table.take([places[prompt.index] for prompt in drawn_prompts(run, inputs.prompts)])
+    write_parquet(rows, table)
     write_job(run, job)
     command = own_module(attempt_process, job)
     return Files(model=inputs.model, rows=rows, attempts=command, checkpoints=folder / "checkpoints")

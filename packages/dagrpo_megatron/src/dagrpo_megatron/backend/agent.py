@@ -5,9 +5,10 @@ Megatron-LM's Python imports it, in an environment without this package: only th
 
 import asyncio
 import json
+import math
 import subprocess
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ try:
 except ImportError:  # in our own environment, where the file is only named
     RewardOnlyAgent = LLMChatMessage = object
 REPLIES: list[dict[str, float]] = []  # of the step that is being sampled
+DRAWN: list[tuple[str, int]] = []  # of each of these, its task and the number of its prompt
+TASKS: list[str] = []  # of a mixture
 
 
 class RewardProcess:
@@ -62,14 +65,16 @@ class Agent(RewardOnlyAgent):  # type: ignore[misc]
         self._job = json.loads(Path(job).read_text())
         self._process = RewardProcess(self._job["grading"])
         with Path(self._job["prompts"]).open() as lines:
-            self._rows = {row["index"]: row["messages"] for row in map(json.loads, lines)}
+            self._rows = {row["index"]: row for row in map(json.loads, lines)}
+        TASKS[:] = sorted({row["task"] for row in self._rows.values() if "task" in row})
 
     async def get_prompt(self, validation: bool) -> tuple[list[Any], dict[str, Any]]:
         """Return the messages of the next prompt, and its index."""
         order = self._job["order"]
-        index = order[(self._job["drawn"] + self._drawn) % len(order)]
+        index, number = order[(self._job["drawn"] + self._drawn) % len(order)], self._drawn
         self._drawn += 1
-        return [LLMChatMessage(**message) for message in self._rows[index]], {"index": index, "problem_id": str(index)}
+        messages = [LLMChatMessage(**message) for message in self._rows[index]["messages"]]
+        return messages, {"index": index, "number": number, "problem_id": str(index)}
 
     async def get_trajectory_reward(
         self, responses: list[Any], conversation: list[Any], golden: dict[str, Any]
@@ -81,6 +86,7 @@ class Agent(RewardOnlyAgent):  # type: ignore[misc]
         reply = await asyncio.get_running_loop().run_in_executor(None, self._process.ask, question)
         ends = {"length": len(tokens) - prompt, "truncated": response.finish_reason == "length"}
         REPLIES.append({**reply, **ends})
+        DRAWN.append((self._rows[golden["index"]].get("task", ""), golden["number"]))
         return float(reply["reward"])
 
     async def _rollout_from_episode(self, request: Any, episode: Any, golden: Any) -> Any:
@@ -91,10 +97,33 @@ class Agent(RewardOnlyAgent):  # type: ignore[misc]
 
 
 def taken() -> dict[str, float]:
-    """Return the means over the replies of a step, and the greatest length; the next step begins with none."""
-    replies = [*REPLIES]
+    """Return the means over the replies of a step, also of each task of a mixture, and the greatest length; the next begins with none."""
+    replies, drawn = [*REPLIES], [*DRAWN]
     REPLIES.clear()
+    DRAWN.clear()
     if not replies:
         return {}
-    means = {name: sum(each[name] for each in replies) / len(replies) for name in replies[0]}
-    return {**means, "length_max": max(each["length"] for each in replies)}
+    means = {name: _mean(each[name] for each in replies) for name in replies[0]}
+    of_tasks = {name: value for task in TASKS for name, value in _of_task(task, replies, drawn)}
+    return {**means, "length_max": max(each["length"] for each in replies), **of_tasks}
+
+
+def _of_task(
+    task: str, replies: Sequence[Mapping[str, float]], drawn: Sequence[tuple[str, int]]
+) -> Iterator[tuple[str, float]]:
+    """Yield the metrics of a task, NaN where a step has none of its prompts."""
+    groups: dict[int, list[Mapping[str, float]]] = {}
+    for reply, (of, number) in zip(replies, drawn, strict=True):
+        if of == task:
+            groups.setdefault(number, []).append(reply)
+    own = [reply for group in groups.values() for reply in group]
+    for name, theirs in (("reward_mean", "reward"), ("correct_fraction", "acc"), ("tokens_mean", "length")):
+        yield f"task/{task}/{name}", _mean(each[theirs] for each in own)
+    equal = [float(len({each["reward"] for each in group}) == 1) for group in groups.values()]
+    yield f"task/{task}/no_signal_fraction", _mean(equal)
+    yield f"task/{task}/groups", float(len(groups))
+
+
+def _mean(values: Iterable[float]) -> float:
+    each = [*values]
+    return sum(each) / len(each) if each else math.nan

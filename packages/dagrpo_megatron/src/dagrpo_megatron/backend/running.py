@@ -13,7 +13,6 @@ from dagrpo.checkpoints.tokenizers import load_tokenizer
 from dagrpo.core.errors import TransientError, UserError
 from dagrpo.trainer.backend_files import Metrics, Program
 from dagrpo.trainer.run import Report, TrainingRun
-from dagrpo.trainer.sampling.prompt_sampler import PromptSampler
 from dagrpo.utils.addresses import free_port
 from dagrpo.utils.child_variables import alone
 from dagrpo.utils.console import say
@@ -21,6 +20,7 @@ from dagrpo.utils.files import read_json, write_json
 from dagrpo_foreign.files import (
     Attempts,
     Inputs,
+    drawn_prompts,
     latest,
     own_module,
     python_of,
@@ -95,14 +95,12 @@ def train_with_megatron_lm(run: TrainingRun, settings: Mapping[str, Any], report
 def write_agent_job(run: TrainingRun, inputs: Inputs, folder: Path, finished: int, attempt: Path) -> Path:
     """Write what start.py, the agent and the grading read: the prompts, and the order in which our own trainer would draw them."""
     prompts, job, graded = folder / "prompts.jsonl", folder / "agent.json", folder / "grading.json"
-    rows = [{"index": prompt.row.index, "messages": list(prompt.row.prompt)} for prompt in inputs.prompts]
+    rows = [
+        {"index": each.index, "messages": list(each.row.prompt)}
+        | ({"task": each.row.task} if len(run.train_splits) > 1 else {})
+        for each in inputs.prompts
+    ]
     prompts.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    sampler, each = (
-        PromptSampler(inputs.prompts, run.training, run.seed, shares=run.shares),
-        run.training.prompts_per_step,
-    )
-    steps = range(run.training.steps)
-    drawn = [sampled.prompt for step in steps for sampled in sampler.draw(sampler.due(step), step)]
     sections = {name: getattr(run, name).model_dump(mode="json") for name in ("rollout", "reward", "training")}
     files = {"model": str(inputs.model), "train_split": str(inputs.rows), "mistake": str(folder / MISTAKE)}
     write_json(graded, {**files, **sections})
@@ -112,8 +110,8 @@ def write_agent_job(run: TrainingRun, inputs: Inputs, folder: Path, finished: in
             "source": _source(run),
             "agent": agent.__file__,
             "prompts": str(prompts),
-            "order": [prompt.row.index for prompt in drawn],
-            "drawn": finished * each,
+            "order": [prompt.index for prompt in drawn_prompts(run, inputs.prompts)],
+            "drawn": finished * run.training.prompts_per_step,
             "grading": own_module(grading, graded),
             "max_new_tokens": run.rollout.max_new_tokens,
             "metrics": str(attempt),
