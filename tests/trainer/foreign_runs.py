@@ -15,9 +15,11 @@ from tests.trainer import runs
 from dagrpo.config.overlay import merged
 from dagrpo.config.schema import Params, parse
 from dagrpo.core.errors import TransientError, UserError
+from dagrpo.data.schema import to_table
 from dagrpo.trainer.backends import BACKENDS
 from dagrpo.trainer.run import Report, TrainingRun, no_report
 from dagrpo.utils.failures import exit_code_of
+from dagrpo.utils.tables import write_parquet
 
 PACKAGES = Path(__file__).parents[2] / "packages"
 STAND_INS = {  # which train nothing
@@ -48,6 +50,15 @@ def run_of(folder: Path, changes: dict[str, Any]) -> TrainingRun:
     inputs = folder / "initial", folder / "train.parquet"
     run = runs.training_run(inputs, folder / "name~run", folder / "out", 4)
     return replace(run, **sections_of(parse(merged(CHANGES, changes))))
+
+
+def mixture_in(folder: Path, changes: dict[str, Any], shares: dict[str, float]) -> TrainingRun:
+    """Return a run of two tasks with answers in another form: ten problems of `arithmetic`, `####`, and six of `boxed`."""
+    run = run_in(folder, merged({"rollout": {"max_new_tokens": 14}}, changes))
+    boxed = [replace(runs.task_row(number), task="boxed", verifier="math") for number in range(6)]
+    write_parquet(folder / "boxed.parquet", to_table(boxed))
+    splits = {"arithmetic": folder / "train.parquet", "boxed": folder / "boxed.parquet"}
+    return replace(run, train_splits=splits, shares=shares)
 
 
 def sections_of(params: Params) -> dict[str, Any]:

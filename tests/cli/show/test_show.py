@@ -61,6 +61,13 @@ def test_the_last_step_is_shown_best_first(show: Show) -> None:
     assert "fault: the search server refuses" in text
 
 
+def test_the_attempts_of_a_mixture_have_the_mean_of_each_task(show: Show) -> None:
+    rows = [row | {"task": "math" if place == 1 else row["task"]} for place, row in enumerate(ROWS)]
+    write_parquet(RUN / "rollouts/step_00002.parquet", made.training_table(rows, REWARDS, 2))
+    text = " ".join(show("tiny").stdout.split())
+    assert "step 2, mean reward 0.300 (arithmetic_tool 0.150, math 0.900)" in text
+
+
 def test_a_conversation_reads_from_the_problem_to_the_answer(show: Show) -> None:
     text = show("tiny", "--best", "2", "--worst", "0").stdout.split("best 2 of 2")[1]
     lines = [" ".join(line.split()) for line in text.splitlines()]

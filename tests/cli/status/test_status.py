@@ -3,6 +3,7 @@
 import json
 import shutil
 import time
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -43,12 +44,12 @@ def fail(project: Project, kind: str, sentence: str) -> None:
     write_json(path_of("train", Path(log)), asdict(failure))
 
 
-def train(project: Project, seconds: float, steps: int) -> None:
+def train(project: Project, seconds: float, steps: int, of_tasks: Mapping[str, float] | None = None) -> None:
     """A training at its work, held by this process."""
     state = STATES / f"{project.name}-0123456789abcdef"
     for step in range(1, steps + 1):
         content = {
-            "metrics": {"reward/mean": step / 10},
+            "metrics": {"reward/mean": step / 10} | (of_tasks or {}),
             "seconds": {"timing/update_seconds": seconds, "timing/tokens_per_second": 1e6},
         }
         write_checksummed(state / f"metrics/step_{step:05d}.json", content)
@@ -119,6 +120,14 @@ def test_a_training_at_its_work_tells_step_reward_and_time_left(made_up: Project
     (found,) = objects()
     assert (found["state"], found["progress"][0]["seconds_left"]) == ("running", 116 * 60)
     made_up.write_params(training={"learning_rate": 0.5})
+    train(
+        made_up,
+        seconds=60.0,
+        steps=5,
+        of_tasks={"task/gsm8k/reward_mean": 0.7, "task/gsm8k/groups": 3, "task/math/groups": 0},
+    )
+    assert "step 5 of 120, reward 0.500 (gsm8k 0.700), 1 h 55 min left" in text(), "math has no attempt in this step"
+    assert objects()[0]["progress"][0]["rewards"] == {"gsm8k": 0.7}
     assert "would run again" not in text(), "the run is about to make it again"
     assert objects()[0]["stale"]
 

@@ -4,6 +4,7 @@ import os
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from statistics import fmean
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -33,6 +34,7 @@ class Chosen:
     left_out: int  # of them, those without texts and tokens
     step: int | None  # of training
     mean: float | None  # reward, or share of correct answers; None: not graded
+    means: tuple[tuple[str, float], ...]  # of each task, if there are several
     titled: tuple[tuple[str, Attempt], ...]  # "best 1 of 3" and the like
 
 
@@ -51,7 +53,11 @@ def choose(place: Place, best: int, worst: int, prompt: str | None = None, *, fu
     shown = shown if shown.num_rows else table
     highest, lowest = best_and_worst(shown, best, worst)
     worth = next((name for name in ("reward", "correct") if name in table.column_names), None)
-    graded = [float(value) for value in table[worth].to_pylist() if value is not None] if worth else []
+    worths = table[worth].to_pylist() if worth else []
+    graded = [float(value) for value in worths if value is not None]
+    of_tasks: dict[str, list[float]] = {}
+    for task, value in zip(table["task"].to_pylist() if worth else [], worths, strict=True):
+        of_tasks.setdefault(task, []).extend([] if value is None else [float(value)])
     kinds = (("best", highest), ("worst", lowest)) if graded else (("attempt", highest + lowest),)
     titles = [f"{kind} {number} of {len(rows)}" for kind, rows in kinds for number in range(1, len(rows) + 1)]
     grades = shown.select([name for name in GRADED if name in shown.column_names]).to_pylist()
@@ -62,7 +68,8 @@ def choose(place: Place, best: int, worst: int, prompt: str | None = None, *, fu
         left_out=left_out,
         attempts=table.num_rows,
         step=table["step"][0].as_py() if "step" in table.column_names else None,
-        mean=sum(graded) / len(graded) if graded else None,
+        mean=fmean(graded) if graded else None,
+        means=tuple((task, fmean(own)) for task, own in of_tasks.items() if own and len(of_tasks) > 1),
         titled=tuple(zip(titles, attempts, strict=True)),
     )
 

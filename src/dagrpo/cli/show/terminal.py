@@ -35,7 +35,9 @@ def heading(chosen: Chosen, source: str, *, coloured: bool) -> RenderableType:
     facts = [plural(chosen.attempts, "attempt")]
     facts += [f"step {chosen.step}"] if chosen.step is not None else []
     label = "mean reward" if chosen.step is not None else "correct"
-    facts += [f"{label} {chosen.mean:.3f}"] if chosen.mean is not None else ["not graded"]
+    of_tasks = ", ".join(f"{one_line(task, 40)} {mean:.3f}" for task, mean in chosen.means)
+    mixture = f" ({of_tasks})" if of_tasks else ""
+    facts += [f"{label} {chosen.mean:.3f}{mixture}"] if chosen.mean is not None else ["not graded"]
     facts += [LEFT_OUT.format(chosen.left_out)] if chosen.left_out else []
     legend = [Text.assemble(("what the policy wrote", WRITTEN), (", what it was given", CONTEXT))] if coloured else []
     return Group(Text(source, style=LABEL), Text(", ".join(facts)), *legend)

@@ -105,7 +105,9 @@ def _progress(progress: Progress) -> str:
     if progress.step is None:
         return progress.what
     parts = [f"{progress.what}: step {progress.step} of {progress.steps}"]
-    parts += [f"reward {progress.reward:.3f}"] if progress.reward is not None else []
+    of_tasks = ", ".join(f"{task} {reward:.3f}" for task, reward in progress.rewards.items())
+    mixture = f" ({of_tasks})" if of_tasks else ""
+    parts += [f"reward {progress.reward:.3f}{mixture}"] if progress.reward is not None else []
     parts += [f"{duration(progress.seconds_left)} left"] if progress.seconds_left is not None else []
     return ", ".join(parts)
 

@@ -1,7 +1,7 @@
 """State of an experiment: running, failed, stale, done or unfinished."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from dagrpo.core.errors import UserError, nearest
+from dagrpo.core.metrics import tasks_among
 from dagrpo.pipeline.changes.changes import Change, Changes, Kind
 from dagrpo.pipeline.changes.executions import ExecutionRecord, Today, experiments, named, read_record, stage_and_seed
 from dagrpo.pipeline.dag import expected
@@ -42,6 +43,7 @@ class Progress:
     step: int | None = None
     steps: int | None = None
     reward: float | None = None  # mean of the last step
+    rewards: Mapping[str, float] = field(default_factory=dict)  # of each task of a mixture
     seconds_left: float | None = None
 
 
@@ -70,9 +72,16 @@ def _training(state: Path) -> Progress:
     if not figures:
         return Progress(what=what, step=0, steps=steps)
     seconds = sum(step_seconds(step["seconds"]) for step in figures) / len(figures)
-    done = len(finished)
-    reward = figures[-1]["metrics"].get(REWARD)
-    return Progress(what=what, step=done, steps=steps, reward=reward, seconds_left=max(0, steps - done) * seconds)
+    done, last = len(finished), figures[-1]["metrics"]
+    names = {task: f"task/{task}/reward_mean" for task in tasks_among(last)}
+    return Progress(
+        what=what,
+        step=done,
+        steps=steps,
+        reward=last.get(REWARD),
+        rewards={task: last[name] for task, name in names.items() if name in last},
+        seconds_left=max(0, steps - done) * seconds,
+    )
 
 
 def _figures(path: Path) -> dict[str, Any] | None:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import torch
-from torch.utils.data import RandomSampler
+from torch.utils.data import RandomSampler, SequentialSampler
 
 
 def need_critic(config: Any) -> bool:
@@ -23,6 +23,8 @@ def create_rl_dataset(path: Any, config: Any, tokenizer: Any, processor: Any, **
     return [{**row, "raw_prompt": row["prompt"], "index": row["extra_info"]["index"]} for row in rows]
 
 
-def create_rl_sampler(config: Any, rows: list[Any]) -> RandomSampler:
-    """Return a sampler of all places of the rows in random order, by the seed of the configuration."""
+def create_rl_sampler(config: Any, rows: list[Any]) -> RandomSampler | SequentialSampler:
+    """Return a sampler of all places of the rows, as they come or in random order, by the seed of the configuration."""
+    if not config.shuffle:
+        return SequentialSampler(rows)
     return RandomSampler(rows, generator=torch.Generator().manual_seed(config.seed))
