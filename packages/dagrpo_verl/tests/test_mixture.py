@@ -8,8 +8,8 @@ import pytest
 from tests.trainer.foreign_runs import mixture_in, path_with, train
 
 from dagrpo.core.errors import TransientError, UserError
-from dagrpo.trainer.foreign.files import drawn_prompts, write_inputs
 from dagrpo.utils.tables import read_parquet
+from dagrpo_foreign.files import drawn_prompts, write_inputs
 from dagrpo_verl.mapping import has_our_order
 
 VERL = {"training": {"backend": {"name": "verl"}}}

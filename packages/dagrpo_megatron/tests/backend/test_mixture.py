@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from tests.trainer.foreign_runs import STAND_INS, mixture_in, train
 
-from dagrpo.trainer.foreign.files import drawn_prompts, write_inputs
 from dagrpo.utils.files import read_json
 from dagrpo.utils.tables import read_parquet
+from dagrpo_foreign.files import drawn_prompts, write_inputs
 
 pytestmark = pytest.mark.nightly
 
