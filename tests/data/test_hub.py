@@ -1,7 +1,5 @@
 """The hub path, against a stand-in on 127.0.0.1: the real `datasets` asks for the pinned commit and for nothing else."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json
@@ -9,20 +7,19 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.hub import Hub, running
 
 from dagrpo.data import source as sources
 from dagrpo.data.datasets import aime, gsm8k, mathematics
 from dagrpo.data.task import TASKS, get_task
-
-if TYPE_CHECKING:
-    from tests.data.conftest import ServeHub
 
 GSM8K_CARD = b"""---
 configs:
@@ -48,6 +45,14 @@ print(json.dumps({
     "images": {split: [len(example.images) for example in problems.splits[split]] for split in problems.splits},
 }))
 """
+ServeHub = Callable[[str, str, Mapping[str, bytes]], Hub]
+
+
+@pytest.fixture
+def serve_hub() -> Iterator[ServeHub]:
+    """Start a stand-in that holds one data set."""
+    with ExitStack() as stack:
+        yield lambda repository, commit, files: stack.enter_context(running(Hub("datasets", repository, commit, files)))
 
 
 def _run(task: str, folder: Path, settings: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
@@ -143,7 +148,7 @@ def test_a_hub_without_the_pinned_commit_and_a_file_that_does_not_come_are_one_s
     names = [f"main/{split}-00000-of-00001.parquet" for split in ("train", "test")]
     files = {"README.md": GSM8K_CARD} | {name: _parquet(_gsm8k_rows("any")) for name in names}
     stand_in = serve_hub("openai/gsm8k", gsm8k.SOURCE.revision, files)
-    stand_in.refused = names
+    stand_in.refused = {*names}
     done = _run("gsm8k", tmp_path, {"HF_ENDPOINT": stand_in.address, "HF_TOKEN": "hf_secret"})
     assert done.returncode == 1
     assert "is not handed out (" in done.stderr

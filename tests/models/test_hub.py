@@ -4,13 +4,14 @@ import json
 import shutil
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import safetensors.torch
 import torch
 from tests.checkpoints.conftest import SHAPE
-from tests.models.hub import REPOSITORY, REVISION, Hub, point_at, serving
+from tests.hub import Hub, point_at, running
 
 from dagrpo.algorithms.teacher_config import Teacher
 from dagrpo.checkpoints.file_plan import write_all
@@ -25,6 +26,17 @@ from dagrpo.models.make import make_model, make_teacher
 from dagrpo.models.pictures import PictureProcessor
 from dagrpo.utils.files import read_object
 from dagrpo.utils.manifest import MANIFEST
+
+REPOSITORY = "someone/small"
+REVISION = "0123456789abcdef0123456789abcdef01234567"
+
+
+@contextmanager
+def serving(files: dict[str, bytes], monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    """Run a hub with one model of these files, for whoever asks huggingface_hub inside the block."""
+    with running(Hub("models", REPOSITORY, REVISION, files)) as hub:
+        point_at(hub.address, monkeypatch)
+        yield hub
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +73,7 @@ def test_a_hub_model_arrives_with_everything_that_belongs_to_it(hub: Hub, source
     assert set(manifest.files) == kept | {"model.safetensors", "origin.json"}
     assert all((folder / name).read_bytes() == (source / name).read_bytes() for name in kept)
     assert json.loads((folder / "origin.json").read_text())["revision"] == REVISION
-    assert not [path for path in hub.requested if path.endswith((".bin", ".md")) or "onnx" in path]
+    assert not [path for path in hub.asked if path.endswith((".bin", ".md")) or "onnx" in path]
     assert [path.name for path in folder.parent.iterdir()] == ["small"]
     expected, tensors = HuggingFaceTensors(source), HuggingFaceTensors(folder)
     assert expected.specs == tensors.specs
@@ -88,9 +100,9 @@ def test_a_download_that_breaks_off_goes_on_where_it_stopped(hub: Hub, tmp_path:
         _make(tmp_path / "models" / "small")
     assert not (tmp_path / "models" / "small").exists()
     hub.refused = set()
-    hub.requested.clear()
+    hub.asked.clear()
     _make(tmp_path / "models" / "small")
-    fetched = [request for request in hub.requested if request.startswith("GET") and "/resolve/" in request]
+    fetched = [request for request in hub.asked if request.startswith("GET") and "/resolve/" in request]
     assert [request.rpartition("/")[2] for request in fetched] == [shards[-1]]
 
 
