@@ -79,8 +79,8 @@ def test_a_mistake_is_told_by_its_key_with_the_nearest_known_one_or_what_to_writ
     ("train", "tasks", "shares"),
     [
         ("a", ("a",), {}),
-        (["b", "a"], ("b", "a"), {}),
-        ({"b": 3, "a": 1}, ("b", "a"), {"b": 0.75, "a": 0.25}),
+        (["b", "a"], ("a", "b"), {}),
+        ({"b": 3, "a": 1}, ("a", "b"), {"a": 0.25, "b": 0.75}),
         ({"a": 2.0, "b": 0}, ("a", "b"), {"a": 1.0}),
     ],
 )

@@ -260,10 +260,10 @@ def test_pass_rates_are_joined_and_those_of_other_problems_are_an_error_where_th
     assert card.pass_rates is not None
     assert (card.pass_rates.sha256, card.pass_rates.known["train"]) == (sha256_of(path), 2)
     mirror = gsm8k_mirror(tmp_path / "mirror", ["a"])
-    for train in (None, "gsm8k"):
+    for train in ((), ("gsm8k",), ("dapo", "gsm8k")):
         with pytest.raises(ValueError, match="none of the 2 questions it rates"):
             prepare("gsm8k", tmp_path / "x", limited(mirror, **params), model=model, evaluate=["gsm8k"], train=train)
-    card = prepare("gsm8k", tmp_path / "x", limited(mirror, **params), model=model, evaluate=["gsm8k"], train="dapo")
+    card = prepare("gsm8k", tmp_path / "x", limited(mirror, **params), model=model, evaluate=["gsm8k"], train=["dapo"])
     assert card.counts["train"] == 1
 
 

@@ -1,7 +1,7 @@
 """Pass rates by hand, and the split that carries them."""
 
-from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.rollout.problems import problem, task_row
@@ -54,7 +54,6 @@ def test_the_rated_split_is_the_split_with_one_more_thing_known(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     split = _split(tmp_path)
-    monkeypatch.setattr(difficulty, "opened", lambda attempts: nullcontext())
     monkeypatch.setattr(difficulty, "attempt_split", lambda attempts, checkpoint: _trajectories())
     attempts = SplitAttempts(
         model=tmp_path,
@@ -67,7 +66,8 @@ def test_the_rated_split_is_the_split_with_one_more_thing_known(
         server_log=tmp_path / "server.log",
         agent_folder=tmp_path / "agent",
     )
-    rate(attempts, REWARD, tmp_path / "rated.parquet", tmp_path / "difficulty.parquet")
+    nothing: Any = None  # in place of a checkpoint
+    rate(attempts, nothing, REWARD, tmp_path / "rated.parquet", tmp_path / "difficulty.parquet")
     rated = from_table(read_parquet(tmp_path / "rated.parquet"))
     assert [task_row.pass_rate for task_row in rated] == [0.5, 0.0, 1.0]
     unrated = read_parquet(split).drop_columns("pass_rate")

@@ -153,7 +153,9 @@ def test_a_parent_runs_while_any_child_does_and_the_same_outputs_are_never_made_
 
 def test_pass_rates_are_figures_of_their_stage(project: Path) -> None:
     outputs = all_stages()["difficulty"].outputs
-    table, train = (Path(str(outputs[name]).format(experiment="demo")) for name in ("pass_rates", "train"))
+    table, train = (
+        Path(str(outputs[name]).format(experiment="demo", train="arithmetic")) for name in ("pass_rates", "train")
+    )
     row = {"question_sha256": "a" * 64, "pass_rate": 0.5, "right": 1, "unverifiable": 0, "samples": 2}
     for path in (table, train):
         path.parent.mkdir(parents=True, exist_ok=True)

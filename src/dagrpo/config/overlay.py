@@ -28,20 +28,22 @@ def _chosen(section: type[Section], prefix: str = "") -> Iterator[str]:
 
 
 CHOSEN = frozenset(_chosen(Params))  # algorithm.loss, algorithm.advantage
+MIXTURE = "experiment.train"  # whose tasks with their shares are one value
 
 
 def merged(base: Mapping[str, Any], overlay: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Lay `overlay` over `base`: mappings are merged key by key, everything else is replaced.
 
-    If the overlay names another loss or advantage, the parameters of the former one are dropped.
+    If the overlay names another loss or advantage, the parameters of the former one are dropped; tasks with shares are one value.
     """
     if prefix in CHOSEN and "name" in base and overlay.get("name", base["name"]) != base["name"]:
         return dict(overlay)
     result = dict(base)
     for key, value in overlay.items():
         inner = result.get(key)
-        if isinstance(inner, Mapping) and isinstance(value, Mapping):
-            result[key] = merged(inner, value, f"{prefix}.{key}".lstrip("."))
+        dotted = f"{prefix}.{key}".lstrip(".")
+        if isinstance(inner, Mapping) and isinstance(value, Mapping) and dotted != MIXTURE:
+            result[key] = merged(inner, value, dotted)
         else:
             result[key] = value
     return result
@@ -77,10 +79,10 @@ def _typed(key: str, value: Any, source: str) -> Any:
 
 
 def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Flatten nested sections into dotted keys. Lists stay whole, and so do empty mappings."""
+    """Flatten nested sections into dotted keys. Lists stay whole, and so do empty mappings and tasks with shares."""
     result: dict[str, Any] = {}
     for key, value in values.items():
-        if isinstance(value, Mapping) and value:
+        if isinstance(value, Mapping) and value and f"{prefix}{key}" != MIXTURE:
             result |= flat(value, f"{prefix}{key}.")
         else:
             result[f"{prefix}{key}"] = value

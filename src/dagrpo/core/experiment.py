@@ -26,8 +26,8 @@ def _kind(value: Any) -> str:
 
 
 def tasks_of(train: Train) -> tuple[str, ...]:
-    """Return the tasks that a value of experiment.train names, in their order."""
-    return (train,) if isinstance(train, str) else tuple(train)
+    """Return the tasks that a value of experiment.train names, sorted: in a file of JSON, shares have no other order."""
+    return (train,) if isinstance(train, str) else tuple(sorted(train))
 
 
 def shares_of(train: Train) -> dict[str, float]:
@@ -35,11 +35,11 @@ def shares_of(train: Train) -> dict[str, float]:
     if not isinstance(train, Mapping):
         return {}
     whole = sum(train.values())
-    return {task: share / whole for task, share in train.items() if share}
+    return {task: share / whole for task, share in sorted(train.items()) if share}
 
 
 def learned(train: Train, values: Sequence[T]) -> dict[str, T]:
-    """Return the value of each task that the trainer sees, without those of share 0. `values`: of all tasks of experiment.train."""
+    """Return the value of each task that the trainer sees, without those of share 0. `values`: of all tasks, sorted."""
     shares = shares_of(train)
     return {task: value for task, value in zip(tasks_of(train), values, strict=True) if task in shares or not shares}
 
@@ -71,7 +71,7 @@ class Experiment(Section):
 
     @property
     def train_tasks(self) -> tuple[str, ...]:
-        """Return the tasks to learn from, also those of share 0, in their order."""
+        """Return the tasks to learn from, also those of share 0, sorted."""
         return tasks_of(self.train)
 
     @property
@@ -81,10 +81,10 @@ class Experiment(Section):
 
     @model_validator(mode="after")
     def _check_lists(self) -> Self:
-        named = {"train": self.train_tasks, **{key: getattr(self, key) for key in ("seeds", "evaluate", "tasks")}}
-        for key, values in named.items():
-            if len(values) != len(set(values)):
-                raise UserError(f"experiment.{key} contains duplicates: {list(values)}; name each once")
+        for key in ("train", "seeds", "evaluate", "tasks"):
+            values = getattr(self, key)
+            if isinstance(values, list) and len(values) != len(set(values)):
+                raise UserError(f"experiment.{key} contains duplicates: {values}; name each once")
         if isinstance(self.train, dict) and not any(self.train.values()):
             raise UserError("experiment.train has only shares of 0: give one of its tasks a positive share")
         needed = {*self.train_tasks, *self.evaluate}

@@ -55,7 +55,7 @@ class Section(BaseModel):
         if not isinstance(values, dict):
             return values
         numbers = {name for name, field in cls.model_fields.items() if _takes_float(field.annotation)}
-        return {k: float(v) if k in numbers and _is_exponent(v) else v for k, v in values.items()}
+        return {k: _with_number(v) if k in numbers else v for k, v in values.items()}
 
 
 def _takes_float(annotation: Any) -> bool:
@@ -63,8 +63,10 @@ def _takes_float(annotation: Any) -> bool:
     return annotation is float or any(_takes_float(part) for part in get_args(annotation))
 
 
-def _is_exponent(value: Any) -> bool:
-    return isinstance(value, str) and _EXPONENT.fullmatch(value) is not None
+def _with_number(value: Any) -> Any:
+    if isinstance(value, dict):  # as of shares
+        return {key: _with_number(each) for key, each in value.items()}
+    return float(value) if isinstance(value, str) and _EXPONENT.fullmatch(value) else value
 
 
 def require_commit(revision: str | None, key: str) -> None:

@@ -52,7 +52,7 @@ def prepare(
     *,
     model: Path,
     evaluate: Sequence[str],
-    train: str | None = None,
+    train: Sequence[str] = (),
     tools: Mapping[str, Section] = DEFAULTS,
     chat: str = TEMPLATE,
     longest: int | None = None,
@@ -60,12 +60,12 @@ def prepare(
     """Write `folder`, completely or not at all.
 
     model: the folder of the checkpoint whose tokenizer counts prompt tokens. evaluate: the tasks whose test splits the train problems are
-    compared with. train: the task that the experiment trains on, whose problems data.pass_rates must know; None: this one. tools: the
+    compared with. train: the tasks that the experiment trains on, whose problems data.pass_rates must know; (): this one. tools: the
     parameters of tools, by name. chat: the name of the chat format. longest: training.max_prompt_tokens. Raises
     UserError if the task is unknown, its raw data is at fault, a prompt to train on is longer, or
     if it is to be attempted and the model takes no pictures or does not describe its tools.
     """
-    if task in (train, *evaluate):
+    if task in (*train, *evaluate):
         require_model_for(get_task(task), model)
     task_rows: object = get_task(task).load(params)
     if not isinstance(task_rows, TaskRows):
@@ -74,11 +74,11 @@ def prepare(
     require_tools_of_task(get_task(task), task_rows)
     others = [name for name in evaluate if name != task] if task_rows.splits["train"] else []
     tests = {name: _test_split(name, params) for name in others}
-    card, sieve = sift(task, task_rows, params, model=model, tests=tests, rated=train in (None, task), tools=tools)
+    card, sieve = sift(task, task_rows, params, model=model, tests=tests, rated=not train or task in train, tools=tools)
     _require_some_left(task_rows, card)
-    if task == train and chat == TEMPLATE and longest is not None:  # another chat format may render fewer tokens
+    if task in train and chat == TEMPLATE and longest is not None:  # another chat format may render fewer tokens
         require_short_prompts(sieve.splits["train"], longest)
-    if task in (train, *evaluate) and card.prompt_tokens.tools_shown is False:
+    if task in (*train, *evaluate) and card.prompt_tokens.tools_shown is False:
         require_tools_shown(sieve.rows(), model, chat)
     with atomic_folder(folder) as temporary:
         for split in (*SPLITS, VALIDATION):

@@ -1,6 +1,6 @@
 """Stage `difficulty`: the starting policy's pass rate on each train problem.
 
-One rating per experiment, by the first seed's policy, so that all seeds choose from the same problems. With no samples
+One rating per experiment and task, by the first seed's policy, so that all seeds choose from the same problems. With no samples
 the split passes through: the DAG has one shape for every experiment.
 """
 
@@ -16,7 +16,7 @@ from dagrpo.core.trajectory import GradedTrajectory, Trajectory
 from dagrpo.core.types import Row
 from dagrpo.data.schema import from_table, to_table
 from dagrpo.evaluation.pass_rates import PASS_RATES
-from dagrpo.evaluation.sampling import SplitAttempts, attempt_split, opened
+from dagrpo.evaluation.sampling import Checkpoint, SplitAttempts, attempt_split
 from dagrpo.rewards.config import Reward
 from dagrpo.rewards.grading import Grader, grade
 from dagrpo.utils.tables import read_parquet, write_parquet
@@ -38,12 +38,12 @@ class Rating:
         return self.right / verified if verified else None
 
 
-def rate(attempts: SplitAttempts, reward: Reward, rated: Path, pass_rates: Path) -> list[Rating]:
+def rate(
+    attempts: SplitAttempts, checkpoint: Checkpoint, reward: Reward, rated: Path, pass_rates: Path
+) -> list[Rating]:
     """Attempt every problem of the split, grade, and write the split with its column pass_rate, and the ratings."""
     rows = from_table(read_parquet(attempts.split))
-    with opened(attempts) as checkpoint:
-        trajectories = attempt_split(attempts, checkpoint)
-    ratings = ratings_of(trajectories, len(rows), reward)
+    ratings = ratings_of(attempt_split(attempts, checkpoint), len(rows), reward)
     write_parquet(pass_rates, _table(rows, ratings))
     with_rates = [replace(e, pass_rate=r.pass_rate) for e, r in zip(rows, ratings, strict=True)]
     write_parquet(rated, to_table(with_rates))

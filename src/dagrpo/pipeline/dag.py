@@ -88,7 +88,7 @@ def input_paths(stage: Stage, name: str, params: Params, wildcards: Mapping[str,
     given = stage.inputs[name]
     if callable(given):
         return [path for path in given(params, wildcards) if name != RAW or Path(path).is_file()]
-    fixed = dict(wildcards) | {"train": params.experiment.train, "first_seed": str(params.experiment.seeds[0])}
+    fixed = dict(wildcards) | {"first_seed": str(params.experiment.seeds[0])}
     fixed |= {"checkpoint": POLICIES[wildcards["policy"]]} if wildcards.get("policy") in POLICIES else {}
     paths = list[str]()
     for pattern in input_patterns(stage)[name]:
@@ -117,6 +117,7 @@ def _values(name: str, params: Params, experiment: str, *, evaluated: bool) -> S
         "model": [params.model.name],
         "seed": [str(seed) for seed in params.experiment.seeds],
         "task": params.experiment.evaluate if evaluated else params.experiment.tasks,
+        "train": params.experiment.train_tasks,
         "policy": params.evaluation.policy_names(params.training),
         "step": [str(step) for step in params.evaluation.steps(params.training)],
     }[name]
@@ -138,8 +139,10 @@ def spread(stage: Stage, params: Params) -> list[dict[str, str]]:
 
 
 def over_spread(path: str, stage: Stage, params: Params) -> list[str]:
-    """Return a pattern of a stage with the values of the wildcards that it spreads over, each path once; any other as it is."""
-    return list(dict.fromkeys(_filled(path, values) for values in spread(stage, params)))
+    """Return a pattern of a stage with the values of the wildcards that it spreads over and of {train}, each path once."""
+    filled = (_filled(path, values) for values in spread(stage, params))
+    tasks = params.experiment.train_tasks
+    return list(dict.fromkeys(_filled(each, {"train": task}) for each in filled for task in tasks))
 
 
 def _filled(path: str, values: Mapping[str, str]) -> str:

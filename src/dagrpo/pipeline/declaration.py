@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from dagrpo.core.errors import UserError, nearest
+from dagrpo.core.experiment import Train, learned, tasks_of
 from dagrpo.core.section import Section
 from dagrpo.trainer.config.runtime import Runtime
 
@@ -16,8 +17,16 @@ if TYPE_CHECKING:
 else:
     Params = Any  # for annotations: a stage that imports the schema has all of it as its code
 
-WILDCARDS = ("experiment", "model", "seed", "task", "policy", "step")  # of outputs, in the order of a job's name
-STANDING_FOR = ("train", "first_seed", "checkpoint", "earlier_provenance")  # in inputs, for what the parameters name
+WILDCARDS = (
+    "experiment",
+    "model",
+    "seed",
+    "task",
+    "train",
+    "policy",
+    "step",
+)  # of outputs, in the order of a job's name
+STANDING_FOR = ("first_seed", "checkpoint", "earlier_provenance")  # in inputs, for what the parameters name
 PROVENANCE_OUTPUT = "provenance"  # the output of every stage that records it
 RAW = "raw"  # the input with the files that no stage makes: of those that parameters name, the ones that are there
 NAME_IN_BRACES = re.compile(r"\{(\w+)\}")
@@ -26,6 +35,7 @@ T = TypeVar("T")
 # The start of a stage's paths: patterns, as in a rule of Snakemake. `Stage` lists the wildcards.
 DATA = "data/{experiment}/{task}"
 TRAIN_DATA = "data/{experiment}/{train}"
+RATED = "results/{experiment}/difficulty/{train}"
 MODEL = "models/{experiment}/{model}/manifest.json"
 RUN = "results/{experiment}/runs/seed_{seed}"
 SEED = re.compile(r"/runs/seed_(\d+)/")  # in the path of a seed's results
@@ -36,6 +46,11 @@ EARLIER_PROVENANCE = "{earlier_provenance}"  # of all jobs of the stages that do
 Paths = str | tuple[str, ...]  # one pattern, or several under one name
 Wildcards = Mapping[str, str]
 Files = Callable[[Params, Wildcards], Iterable[str]]  # of the parameters and of a job's wildcards
+
+
+def rated_splits(train: Train, results: Path) -> dict[str, Path]:
+    """Return the split of each task that the trainer sees, by a value of experiment.train and the experiment's folder of results."""
+    return learned(train, [results / "difficulty" / task / "train.parquet" for task in tasks_of(train)])
 
 
 class Shared(ExitStack):
@@ -106,10 +121,10 @@ class Needs:
 class Stage:
     """The one declaration of a stage: its rule, its entry in dvc.yaml and every list of stages follow from it.
 
-    Outputs are patterns with the wildcards {experiment}, {model}, {seed}, {task}, {policy} and {step}; there is a job for each of
-    their values. Inputs may have these too: one that the outputs lack stands for all its values. {train}, {first_seed} and
-    {checkpoint} stand for the training task, the first seed and the checkpoint of {policy}, of which a stage that reads it has those
-    of POLICIES alone. {step} is that of a kept policy that evaluation.policies names.
+    Outputs are patterns with the wildcards {experiment}, {model}, {seed}, {task}, {train}, {policy} and {step}; there is a job for
+    each of their values. Inputs may have these too: one that the outputs lack stands for all its values. {first_seed} and {checkpoint}
+    stand for the first seed and the checkpoint of {policy}, of which a stage that reads it has those of POLICIES alone. {train} is a
+    task of experiment.train, {step} that of a kept policy that evaluation.policies names.
 
     A stage that `spreads` over wildcards has one job for all their values: the work is called for one after the other, the values of
     the last wildcard in turn. Each has its own outputs and its own provenance, and those that are made already are not made again.

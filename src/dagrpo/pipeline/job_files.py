@@ -26,6 +26,9 @@ NOT_DATA = frozenset({"script"})
 def own_params(params: Params, stage: Stage) -> dict[str, Any]:
     """Return the parameters that a stage reads, nested as in params.yaml."""
     values = params.model_dump()
+    values["experiment"]["train_tasks"] = list(
+        params.experiment.train_tasks
+    )  # for what does not depend on their shares
     chosen: dict[str, Any] = {}
     for key in stage.reads:
         *parents, last = key.split(".")
@@ -52,14 +55,14 @@ def code_files(params: Params, stage: Stage) -> list[str]:
 
 
 def tasks_of(params: Params, stage: Stage) -> list[str]:
-    """List the tasks whose data a stage reads or makes: of one that reads the training task's alone, another task is no part."""
+    """List the tasks whose data a stage reads or makes: of one that reads the train tasks' alone, another task is no part."""
     patterns = chain(*patterns_of(stage.inputs).values(), *patterns_of(stage.outputs).values())
     if any("task" in names_in(path) for path in patterns):
         return list(params.experiment.tasks)
     chosen = [given for name, given in stage.inputs.items() if callable(given) and name != RAW]
     paths = [Path(path) for given in chosen for path in given(params, {"experiment": "experiment"})]
     named = {path.parts[2] for path in paths if path.parts[0] == "data"}
-    return [task for task in params.experiment.tasks if task == params.experiment.train or task in named]
+    return [task for task in params.experiment.tasks if task in params.experiment.train_tasks or task in named]
 
 
 def job_file(params: Params, stage: Stage) -> str:

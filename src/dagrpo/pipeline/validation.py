@@ -57,23 +57,20 @@ def _verifiers(params: Params) -> Iterator[str]:
     for name in params.experiment.evaluate:
         if not get_verifier(get_task(name).verifier).judges:
             yield f"experiment.evaluate names {name}, whose problems have no right answers: evaluate another task."
-    train, accuracy, name = (
-        get_task(params.experiment.train),
-        params.reward.components.get("accuracy"),
-        params.reward.verifier,
-    )
-    verifier = train.verifier if name == "task" else name
-    if accuracy is not None and accuracy.counts and not get_verifier(verifier).judges:
-        yield (
-            f"reward.components has accuracy, and {train.name} has no right answers: set its weight to 0.0, and reward by reward_model "
-            "or judge."
-        )
-    reads = None if verifier == train.verifier else get_verifier(verifier).reads_truths_of
-    if reads is not None and train.verifier not in reads:
-        yield (
-            f"reward.verifier is {name}, which cannot read the ground truths of {train.name}, a task of the verifier {train.verifier}: "
-            "set it to task, or train on another task."
-        )
+    accuracy, name = params.reward.components.get("accuracy"), params.reward.verifier
+    for train in map(get_task, params.experiment.train_tasks):
+        verifier = train.verifier if name == "task" else name
+        if accuracy is not None and accuracy.counts and not get_verifier(verifier).judges:
+            yield (
+                f"reward.components has accuracy, and {train.name} has no right answers: set its weight to 0.0, and reward by "
+                "reward_model or judge."
+            )
+        reads = None if verifier == train.verifier else get_verifier(verifier).reads_truths_of
+        if reads is not None and train.verifier not in reads:
+            yield (
+                f"reward.verifier is {name}, which cannot read the ground truths of {train.name}, a task of the verifier "
+                f"{train.verifier}: set it to task, or train on another task."
+            )
 
 
 def _scorers(params: Params) -> Iterator[str]:
@@ -88,21 +85,31 @@ def _scorers(params: Params) -> Iterator[str]:
 
 
 def _rewards(params: Params) -> Iterator[str]:
-    """Yield an error for each component that needs tools or tests which the task lacks."""
-    task = get_task(params.experiment.train)
+    """Yield an error for each component that needs tools or tests which all train tasks lack, or one that has no other component."""
+    lacking = {task: _unearned(params, task) for task in params.experiment.train_tasks}
+    whole = {name for name, config in params.reward.components.items() if config.counts}
+    shared = set.intersection(*map(set, lacking.values()))
+    for mistakes in lacking.values():
+        yield from (text for name, text in mistakes.items() if name in shared or mistakes.keys() == whole)
+
+
+def _unearned(params: Params, name: str) -> dict[str, str]:
+    """Return the error for each component that is always 0 on a task."""
+    task, mistakes = get_task(name), dict[str, str]()
     verifier = task.verifier if params.reward.verifier == "task" else params.reward.verifier
     has_tools = task.tools or params.rollout.agent.name != OWN_LOOP  # a program or an environment may bring its own
     for name, config in ((name, config) for name, config in params.reward.components.items() if config.counts):
         if COMPONENTS.get(name).needs_tools and not has_tools:
-            yield (
+            mistakes[name] = (
                 f"reward.components.{name}.weight is {config.weight}, but {task.name} offers no tool to call: set it to 0.0, "
                 "or train on a task with tools."
             )
         if COMPONENTS.get(name).needs_tests and not get_verifier(verifier).gives_shares:
-            yield (
+            mistakes[name] = (
                 f"reward.components.{name}.weight is {config.weight}, but the verifier {verifier} runs no tests: set it to 0.0, or train "
                 "on a task with the verifier unit_tests or ifeval."
             )
+    return mistakes
 
 
 def _rewards_without_report(params: Params) -> Iterator[str]:
@@ -163,10 +170,11 @@ def _pictures(params: Params) -> Iterator[str]:
             f"rollout.chat is {params.rollout.chat.name}, which writes text alone, and {with_pictures[0]} has prompts with pictures: set "
             "rollout.chat to {name: template}, or take another task."
         )
-    train, most = params.experiment.train, model.full_picture_tokens
-    if most is not None and get_task(train).images and most > longest:
+    most = model.full_picture_tokens
+    shown = [name for name in params.experiment.train_tasks if get_task(name).images]
+    if most is not None and shown and most > longest:
         yield (
-            f"a picture of {train} may take {most} tokens, and training.max_prompt_tokens is {longest}: "
+            f"a picture of {shown[0]} may take {most} tokens, and training.max_prompt_tokens is {longest}: "
             "lower model.max_pixels, or raise training.max_prompt_tokens."
         )
 
@@ -189,10 +197,10 @@ def _names(values: Mapping[str, Any]) -> list[str]:
     experiment = values.get("experiment")
     if not isinstance(experiment, Mapping):
         return []
-    named = [experiment.get("train")]
-    for key in ("evaluate", "tasks"):
-        several = experiment.get(key)
-        named += several if isinstance(several, list) else []
+    named = list[Any]()
+    for key in ("train", "evaluate", "tasks"):
+        value = experiment.get(key)
+        named += [*value] if isinstance(value, list | dict) else [value]
     texts = (name for name in named if isinstance(name, str) and len(name) <= LONGEST_NAME)
     return list(dict.fromkeys(texts))[:MOST_MISTAKES]
 
@@ -208,7 +216,9 @@ def _as_meant(values: Mapping[str, Any], unknown: Collection[str]) -> dict[str, 
 
 
 def _corrected(value: Any, meant: Mapping[str, str]) -> Any:
-    """Replace names; in a list, leave out a replacement that is already in it."""
-    if isinstance(value, list):
-        return [_corrected(item, meant) for item in value if not (item in [*meant] and meant[item] in value)]
+    """Replace names; in a list or a mapping, leave out a replacement that is already in it."""
+    if isinstance(value, list | dict):
+        names = [name for name in value if not (name in [*meant] and meant[name] in value)]
+        corrected = [_corrected(name, meant) for name in names]
+        return corrected if isinstance(value, list) else dict(zip(corrected, map(value.get, names), strict=True))
     return meant.get(value, value) if isinstance(value, str) else value

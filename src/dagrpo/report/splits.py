@@ -5,7 +5,7 @@ Found by the row of a problem, because no table of attempts has them.
 
 import io
 from base64 import b64encode
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -29,8 +29,8 @@ class Pictures:
     """The pictures of some splits, up to the page's budget of characters."""
 
     def __init__(self, splits: Sequence[Path]) -> None:
-        """Index the test splits of tasks with pictures, `<task>/test.parquet`, and the training split."""
-        self._splits = {split_name(path): path for path in splits}
+        """Index the test splits of tasks with pictures, `<task>/test.parquet`, and the train splits in their order."""
+        self._splits = _by_name(splits)
         self._columns: dict[str, pa.ChunkedArray] = {}
         self._left = MOST_CHARACTERS
         self.files: dict[str, bytes] = {}  # the shown pictures, by a name such as geo3k_12_1.png
@@ -42,13 +42,12 @@ class Pictures:
         """
         if split not in self._splits:
             return ()
-        path = self._splits[split]
         if split not in self._columns:
-            self._columns[split] = read_parquet(path, columns=["images"]).column("images")
+            self._columns[split] = _column(self._splits[split], "images")
         try:
             small = [_small(rgb_file(image["bytes"])) for image in self._columns[split][problem].as_py()]
         except UserError as error:
-            raise UserError(f"{path} row {problem}: images: {error}: {AGAIN}.") from None
+            raise UserError(f"{self._splits[split][0]} row {problem}: images: {error}: {AGAIN}.") from None
         uris = tuple(f"data:image/png;base64,{b64encode(each).decode()}" for each in small)
         if sum(map(len, uris)) > self._left:
             return ()
@@ -57,9 +56,16 @@ class Pictures:
         return uris
 
 
-def split_name(split: Path) -> str:
-    """Return the task of a test split; TRAINING for the training split."""
-    return split.parent.name if split.name == "test.parquet" else TRAINING
+def _by_name(splits: Sequence[Path]) -> Mapping[str, list[Path]]:
+    """Return each test split by its task, and the train splits as TRAINING: their rows are counted one after the other."""
+    by_name: dict[str, list[Path]] = {}
+    for split in splits:
+        by_name.setdefault(split.parent.name if split.name == "test.parquet" else TRAINING, []).append(split)
+    return by_name
+
+
+def _column(splits: Sequence[Path], name: str) -> pa.ChunkedArray:
+    return pa.concat_tables([read_parquet(path, columns=[name]) for path in splits]).column(name)
 
 
 def _small(file: bytes) -> bytes:
@@ -75,8 +81,8 @@ class Kinds:
     """The kinds of the problems of some splits."""
 
     def __init__(self, splits: Sequence[Path]) -> None:
-        """Index the splits: `<task>/test.parquet`, and the training split under the name TRAINING."""
-        self._splits = {split_name(path): path for path in splits}
+        """Index the splits: `<task>/test.parquet`, and the train splits under the name TRAINING."""
+        self._splits = _by_name(splits)
         self._read: dict[tuple[str, str], Sequence[str]] = {}
 
     def of(self, split: str, problems: Sequence[int]) -> list[str] | None:
@@ -92,6 +98,6 @@ class Kinds:
 
     def _column(self, split: str, field: str) -> Sequence[str]:
         if (split, field) not in self._read:
-            column = read_parquet(self._splits[split], columns=[field]).column(field)
+            column = _column(self._splits[split], field)
             self._read[split, field] = [str(value) for value in column.to_pylist()]
         return self._read[split, field]

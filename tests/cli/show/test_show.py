@@ -94,10 +94,15 @@ def test_a_piece_of_the_prompt_chooses_the_problem_in_any_case_of_letters(show: 
 def test_the_pictures_of_a_problem_are_named_with_their_file(show: Show) -> None:
     assert "pictures" not in show("tiny").stdout
     rows = [task_row(str(row), index=row, images=(picture(),) * (row == 1)) for row in range(5)]
-    for split in ("results/tiny/difficulty/train.parquet", "data/tiny/arithmetic_tool/test.parquet"):
+    for split in ("results/tiny/difficulty/arithmetic_tool/train.parquet", "data/tiny/arithmetic_tool/test.parquet"):
         write_parquet(Path(split), to_table(rows))
     trained = " ".join(show("tiny", "--best", "9", "--worst", "0").stdout.split())
-    assert trained.count("pictures 1, in column images of results/tiny/difficulty/train.parquet, row 1 (from 0)") == 1
+    assert (
+        trained.count(
+            "pictures 1, in column images of results/tiny/difficulty/arithmetic_tool/train.parquet, row 1 (from 0)"
+        )
+        == 1
+    )
     assert trained.count("pictures") == 1
     evaluated = " ".join(show("tiny", "--task", "arithmetic_tool", "--best", "9", "--worst", "0").stdout.split())
     assert (

@@ -119,7 +119,7 @@ def with_template(model: Path, template: str) -> Path:
 def prepared(model: Path, folder: Path, *, evaluate: str = "gsm8k_tool", chat: str = "template") -> Card:
     mirror = gsm8k_mirror(folder / "mirror", ["How many?"])
     return prepare(
-        "gsm8k_tool", folder / "out", limited(mirror), model=model, evaluate=[evaluate], train=evaluate, chat=chat
+        "gsm8k_tool", folder / "out", limited(mirror), model=model, evaluate=[evaluate], train=[evaluate], chat=chat
     )
 
 

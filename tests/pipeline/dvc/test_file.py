@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -48,23 +49,27 @@ SEVERAL = {
     "training": {"evaluate_every": 2, "keep_policies": [20, 40, 60]},
     "evaluation": {"policies": ["base", "step_40", "step_20", "trained"]},
 }
+MIXTURE = merged(SEVERAL, {"experiment": {"train": {"gsm8k": 0.75, "arithmetic": 0.25}}})
 
 
-def test_the_jobs_that_the_declarations_plan_are_those_that_snakemake_plans(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("values", "parts"), [(SEVERAL, 47), (MIXTURE, 48)], ids=["a task", "a mixture"])
+def test_the_jobs_that_the_declarations_plan_are_those_that_snakemake_plans(
+    values: Mapping[str, Any], parts: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(ROOT)
     file = read_params(ROOT / "params.yaml")
-    params = parse(merged(file.model_dump(), SEVERAL))
-    by_snakemake = {job.provenance: job for job in planning.planned_jobs(ROOT, SEVERAL)}
+    params = parse(merged(file.model_dump(), values))
+    by_snakemake = {job.provenance: job for job in planning.planned_jobs(ROOT, values)}
     planned = planned_jobs(params, override_run(params, file).folder)
     jobs = by_job(planned)
-    assert (len(by_snakemake), len(jobs), len(planned)) == (37, 37, 47)
-    for parts in jobs:
-        job, other = parts[0], by_snakemake[parts[0].provenance]
+    assert (len(by_snakemake), len(jobs), len(planned)) == (37, 37, parts)
+    for of_job in jobs:
+        job, other = of_job[0], by_snakemake[of_job[0].provenance]
         own = {name: value for name, value in job.wildcards.items() if name not in all_stages()[job.stage].spreads}
         assert (job.stage, own) == (other.stage, other.wildcards)
-        assert _of_all(part.outputs for part in parts) == other.outputs
+        assert _of_all(part.outputs for part in of_job) == other.outputs
         data = {name: paths for name, paths in other.inputs.items() if name not in NOT_DATA}
-        assert _of_all(part.inputs for part in parts) == data
+        assert _of_all(part.inputs for part in of_job) == data
     report = planned[-1]
     assert sorted(report.inputs["lineage"]) == sorted(job.provenance for job in planned[:-1])
     assert len(report.inputs["scores"]) == 2 * 2 * 4, "every seed, evaluated task and policy"

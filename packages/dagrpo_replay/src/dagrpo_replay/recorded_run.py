@@ -7,9 +7,10 @@ from typing import Any
 
 from dagrpo.algorithms.config import Algorithm
 from dagrpo.core.errors import UserError
-from dagrpo.core.experiment import learned, shares_of, tasks_of
+from dagrpo.core.experiment import shares_of
 from dagrpo.core.section import Section
 from dagrpo.models.pictures import takes_pictures
+from dagrpo.pipeline.declaration import rated_splits
 from dagrpo.pipeline.record import STATES, state_folder
 from dagrpo.pipeline.stages.train import STAGE
 from dagrpo.rollout.config import Rollout
@@ -122,13 +123,13 @@ def _finished(folder: Path, provenance: Path) -> RecordedRun:
         if fault := fault_of(rollouts / name, entry):
             raise UserError(f"{rollouts / name} {fault}: {RESTORE}.")
     train = record["params"]["experiment"]["train"]
-    rated = folder.resolve().parents[1] / "difficulty"
-    splits = learned(train, [rated / "train.parquet" for _ in tasks_of(train)])
+    results = folder.resolve().parents[1]
+    splits = rated_splits(train, results)
     noted = {
         task: digest
         for task, split in splits.items()
         for path, digest in recorded.items()
-        if path.endswith(str(split.relative_to(rated.parent)))
+        if path.endswith(f"/{split.relative_to(results)}")
     }
     _require_the_same_pictures(folder / "initial", splits, noted)
     metrics = read_parquet(folder / "metrics.parquet")

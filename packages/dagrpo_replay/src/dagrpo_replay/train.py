@@ -105,21 +105,18 @@ def _show(figures: Figures, what: str, folder: Path) -> None:
 def training_run(params: "Params", seed: int | None, folder: Path) -> "TrainingRun":
     """Return the train stage of params.yaml with the user's folder as output. Raises UserError, which names a missing input."""
     from dagrpo.algorithms.teacher_config import TEACHER
-    from dagrpo.core.experiment import learned
+    from dagrpo.pipeline.declaration import rated_splits
     from dagrpo.trainer.run import TrainingRun, files_in
 
     experiment = params.experiment
     chosen = experiment.seeds[0] if seed is None else seed
-    data, results = Path("data", experiment.name), Path("results", experiment.name)
+    results = Path("results", experiment.name)
+    splits = rated_splits(experiment.train, results)
     run = TrainingRun(
         initial=results / "runs" / f"seed_{chosen}" / "initial",
-        train_splits=learned(
-            experiment.train, [results / "difficulty" / "train.parquet" for _ in experiment.train_tasks]
-        ),
+        train_splits=splits,
         shares=experiment.shares,
-        passages=tuple(
-            learned(experiment.train, [data / task / "passages.parquet" for task in experiment.train_tasks]).values()
-        ),
+        passages=tuple(Path("data", experiment.name, task, "passages.parquet") for task in splits),
         teacher=Path("models", experiment.name, TEACHER),
         seed=chosen,
         rollout=params.rollout,

@@ -12,10 +12,13 @@ import pyarrow.compute as pc
 from dagrpo.cli.show.command import Place
 from dagrpo.core.errors import UserError
 from dagrpo.core.escape import brief
+from dagrpo.pipeline.declaration import rated_splits
 from dagrpo.report.attempt import LONGEST_TEXT, Attempt, attempt_of
 from dagrpo.report.samples import best_and_worst
 from dagrpo.rollout.attempts_file import ROW, AttemptsFile
 from dagrpo.rollout.table import sighted, with_texts, without_discarded
+from dagrpo.utils.files import read_object
+from dagrpo.utils.provenance import PROVENANCE
 from dagrpo.utils.tables import read_parquet
 
 NEEDED = (
@@ -115,25 +118,33 @@ def _plain(text: str) -> str:
 
 def pictures(place: Place, task: str, problem: int) -> str | None:
     """Return a problem's number of pictures, and their file and row; None without pictures, or if its split is missing."""
-    split = _split(place, task)
-    counts = () if split is None else _counts(split)
-    count = counts[problem] if 0 <= problem < len(counts) else 0
-    return f"{count}, in column {IMAGES} of {split}, row {problem} (from 0)" if count else None
+    for split in _splits(place, task):
+        counts = _counts(split)
+        if 0 <= problem < len(counts):
+            shown = (
+                split if split.is_absolute() and place.run and place.run.is_absolute() else Path(os.path.relpath(split))
+            )
+            where = f"in column {IMAGES} of {shown}, row {problem} (from 0)"
+            return f"{counts[problem]}, {where}" if counts[problem] else None
+        problem -= len(counts)
+    return None
 
 
-def _split(place: Place, task: str) -> Path | None:
-    """Return the split that the attempts' problem indices refer to; None if it is missing."""
+def _splits(place: Place, task: str) -> list[Path]:
+    """List the splits over which the attempts' problem indices count, without those that are missing."""
     if place.run is None:
-        return None
+        return []
     run = place.run.absolute()  # a relative path may have too few parents
     if run.parent.name != "runs" or len(run.parents) < 4:
-        return None
-    results = run.parents[1]
-    test = results.parents[1] / "data" / results.name / task / "test.parquet"
-    split = test if place.attempts.name == "completions.parquet" else results / "difficulty/train.parquet"
-    if not split.is_file():
-        return None
-    return split if place.run.is_absolute() else Path(os.path.relpath(split))
+        return []
+    results, record = run.parents[1], run / "policy" / PROVENANCE
+    splits = [results.parents[1] / "data" / results.name / task / "test.parquet"]
+    if place.attempts.name != "completions.parquet":
+        splits = sorted(results.glob("difficulty/*/train.parquet"))
+        if len(splits) > 1:  # of a mixture, whose order is on record once it is trained
+            train = read_object(record)["params"]["experiment"]["train"] if record.is_file() else ()
+            splits = list(rated_splits(train, results).values())
+    return splits if all(split.is_file() for split in splits) else []
 
 
 @lru_cache(maxsize=8)

@@ -34,11 +34,10 @@ HEAD = (
 )
 NAME = "${experiment.name}"
 OVER_NAME = [NAME]  # the experiment's name is part of each stage's, so that dvc.lock holds all experiments
-TRAINING_DATA = f"data/{NAME}/${{experiment.train}}"
+TRAIN = "${experiment.train}"
 TEMPLATES = {
     "experiment": NAME,
     "model": "${model.name}",
-    "train": "${experiment.train}",
     "first_seed": "${experiment.seeds[0]}",
     "seed": "${item.seed}",
     "task": "${item.task}",
@@ -146,16 +145,29 @@ def _entry(stage: Stage, params: Params) -> dict[str, Any]:
     """Return a stage's entry in dvc.yaml."""
     outputs = patterns_of(stage.outputs)
     metrics = sorted(path for name in stage.metrics for path in outputs[name])
-    target = dag.over_spread(next(iter(outputs.values()))[0], stage, params)[0]  # the output that names a job
+    target = _over_spread(next(iter(outputs.values()))[0], stage, params)[0]  # the output that names a job
     body: dict[str, Any] = {
         "matrix": _matrix(stage, params),
         "desc": described(stage),
         "cmd": f"snakemake --cores all --allowed-rules {stage.name} -- {_template(target, stage)}",
         "deps": [*_deps(stage, params), *code_of_stage(params, stage)],
-        "params": list(stage.reads),
+        "params": [
+            key.replace(".train_tasks", ".train") for key in stage.reads
+        ],  # in params.yaml the tasks are a part of it
         "outs": _tracked(stage, params),
     }
     return body | ({"metrics": [_template(path, stage) for path in metrics]} if metrics else {})
+
+
+def _over_spread(path: str, stage: Stage, params: Params) -> list[str]:
+    return dag.over_spread(path, stage, _with_template(params))
+
+
+def _with_template(params: Params) -> Params:
+    """Put DVC's template for a train task that stands alone, so that `dvc exp run -S experiment.train=...` works."""
+    if not isinstance(params.experiment.train, str):
+        return params
+    return params.model_copy(update={"experiment": params.experiment.model_copy(update={"train": TRAIN})})
 
 
 def _tracked(stage: Stage, params: Params) -> list[Any]:
@@ -163,7 +175,7 @@ def _tracked(stage: Stage, params: Params) -> list[Any]:
 
     It keeps what is made already, and in a clone without the raw files DVC would remove the outs and then find these missing.
     """
-    outs = [_template(path, stage) for each in _outs(stage) for path in dag.over_spread(each, stage, params)]
+    outs = [_template(path, stage) for each in _outs(stage) for path in _over_spread(each, stage, params)]
     return [{out: {"persist": True}} for out in outs] if stage.spreads or raw_of_stage(params, stage) else list(outs)
 
 
@@ -221,12 +233,12 @@ def _whole_folder(path: str, stage: Stage) -> str:
 def _deps(stage: Stage, params: Params) -> list[str]:
     """List the outs of other stages that a stage reads, then the raw files."""
     declared = [path for paths in dag.input_patterns(stage).values() for path in paths]
-    patterns = [path for each in declared for path in dag.over_spread(each, stage, params)]
+    patterns = [path for each in declared for path in _over_spread(each, stage, params)]
     given = [files for name, files in stage.inputs.items() if callable(files) and name != RAW]
-    chosen = [path for files in given for path in files(params, {"experiment": NAME})]
+    chosen = [path for files in given for path in files(_with_template(params), {"experiment": NAME})]
     deps = {_template(_cut(_out_of(path), stage), stage) for path in patterns}
     folder = f"data/{NAME}/{params.experiment.train}"
-    deps |= {TRAINING_DATA if out == folder else out for out in map(_out_of, chosen)}
+    deps |= {f"data/{NAME}/{TRAIN}" if out == folder else out for out in map(_out_of, chosen)}
     raw = raw_of_stage(params, stage)
     return [*sorted(dep for dep in deps if not any(dep.startswith(f"{other}/") for other in deps)), *raw]
 

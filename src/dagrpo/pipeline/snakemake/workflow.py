@@ -332,7 +332,7 @@ class Rule:
         return update(report(paths, caption=str(caption), category="Results", labels=labels))
 
     def _label(self) -> str:
-        text = self._stage.label.replace("{train}", self._any.experiment.train)
+        text = self._stage.label
         if len(self._by_folder) > 1 and "experiment" not in names_in(text):
             text += ", {experiment}"
         for name in names_in(text):

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from dagrpo.pipeline.declaration import RAW, TRAIN_DATA, Job, Needs, Params, Stage, Wildcards
+from dagrpo.pipeline.declaration import RATED, RAW, TRAIN_DATA, Job, Needs, Params, Stage, Wildcards
 from dagrpo.trainer.config.runtime import Runtime
 
 if TYPE_CHECKING:
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def work(job: Job) -> None:
-    """Sample as training does, grade, and write the split with its pass rates; with 0 samples it passes through."""
+    """Sample as training does, grade, and write one task's split with its pass rates; with 0 samples it passes through."""
     from dagrpo.evaluation.config import Difficulty
     from dagrpo.evaluation.pass_rates import pass_through
     from dagrpo.utils.console import summary
@@ -25,7 +25,7 @@ def work(job: Job) -> None:
 
 def _rate(job: Job, difficulty: "Difficulty") -> None:
     from dagrpo.evaluation.difficulty import metrics_to_log, rate
-    from dagrpo.evaluation.sampling import SplitAttempts
+    from dagrpo.evaluation.sampling import SplitAttempts, opened
     from dagrpo.rewards.config import Reward
     from dagrpo.rollout.config import Rollout, training_sampling
     from dagrpo.utils.console import summary
@@ -45,16 +45,19 @@ def _rate(job: Job, difficulty: "Difficulty") -> None:
         server_log=job.log.with_suffix(".server.log"),
         agent_folder=job.state / "agent",
     )
-    ratings = rate(attempts, job.section(Reward, "reward"), job.output("train"), job.output("pass_rates"))
+    checkpoint = job.shared.opened(lambda: opened(attempts))
+    ratings = rate(attempts, checkpoint, job.section(Reward, "reward"), job.output("train"), job.output("pass_rates"))
     metrics = metrics_to_log(ratings)
-    summary("difficulty", [(name.replace("_", " "), f"{value:.3f}") for name, value in metrics.items()])
+    summary(
+        f"difficulty {split.parent.name}", [(name.replace("_", " "), f"{value:.3f}") for name, value in metrics.items()]
+    )
 
 
 def raw(params: Params, wildcards: Wildcards) -> list[str]:
-    """List the files that the tools of the training task read, such as corpora; [] if no problem is rated."""
+    """List the files that the tools of a train task read, such as corpora; [] if no problem is rated."""
     from dagrpo.pipeline.raw_inputs import files_of_tools
 
-    return files_of_tools(params, {params.experiment.train}) if params.difficulty.samples else []
+    return files_of_tools(params, {wildcards["train"]}) if params.difficulty.samples else []
 
 
 def needs(runtime: Runtime) -> Needs:
@@ -80,11 +83,12 @@ STAGE = Stage(
         RAW: raw,
     },
     outputs={
-        "train": "results/{experiment}/difficulty/train.parquet",
-        "pass_rates": "results/{experiment}/difficulty/difficulty.parquet",
-        "provenance": "results/{experiment}/difficulty/provenance.json",
+        "train": f"{RATED}/train.parquet",
+        "pass_rates": f"{RATED}/difficulty.parquet",
+        "provenance": f"{RATED}/provenance.json",
     },
-    label="pass rates of {train}",
+    spreads=("train",),
+    label="pass rates",
     selects=("verifier", "agent", "tool", "chat", "interaction", "engine"),
     needs=needs,
     restarts=1,

@@ -24,7 +24,7 @@ def work(job: Job) -> None:
         job.section(Data, "data"),
         model=job.input("model").parent,
         evaluate=experiment["evaluate"],
-        train=experiment["train"],
+        train=experiment["train_tasks"],
         tools=Several(TOOLS).check(job.params["rollout"]["tools"]),
         chat=job.params["rollout"]["chat"]["name"],
         longest=job.params["training"]["max_prompt_tokens"],
@@ -48,7 +48,7 @@ STAGE = Stage(
     reads=(
         "data",
         "experiment.evaluate",
-        "experiment.train",
+        "experiment.train_tasks",
         "rollout.chat",
         "rollout.tools",
         "training.max_prompt_tokens",

@@ -1,6 +1,18 @@
 """Stage report: an experiment's scores, curves, completions and lineage on one page."""
 
-from dagrpo.pipeline.declaration import EARLIER_PROVENANCE, EVALUATION, MODEL, RUN, Job, Params, Stage, Wildcards
+from pathlib import Path
+
+from dagrpo.pipeline.declaration import (
+    EARLIER_PROVENANCE,
+    EVALUATION,
+    MODEL,
+    RUN,
+    Job,
+    Params,
+    Stage,
+    Wildcards,
+    rated_splits,
+)
 
 TOKENIZER = "tokenizer.json"
 PAGE = "results/{experiment}/report"
@@ -57,7 +69,8 @@ def splits(params: Params, wildcards: Wildcards) -> list[str]:
     """List the splits in which the report finds kinds and pictures of problems."""
     experiment = wildcards["experiment"]
     tests = [f"data/{experiment}/{task}/test.parquet" for task in params.experiment.evaluate]
-    return [*tests, f"results/{experiment}/difficulty/train.parquet"]
+    rated = rated_splits(params.experiment.train, Path("results", experiment))
+    return [*tests, *map(str, rated.values())]
 
 
 STAGE = Stage(

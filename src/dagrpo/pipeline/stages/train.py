@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from dagrpo.pipeline.declaration import RAW, RUN, TRAIN_DATA, Job, Needs, Params, Stage, Wildcards
+from dagrpo.pipeline.declaration import RATED, RAW, RUN, TRAIN_DATA, Job, Needs, Params, Stage, Wildcards
 from dagrpo.trainer.config.runtime import Runtime
 
 if TYPE_CHECKING:
@@ -156,7 +156,7 @@ def raw(params: Params, wildcards: Wildcards) -> list[str]:
     """List the files that the reward and the tools read: rubrics, manifests of checkpoints, corpora."""
     from dagrpo.pipeline.raw_inputs import files_of_tools
 
-    tasks = {params.experiment.train, *(params.experiment.evaluate if params.training.evaluate_every else ())}
+    tasks = {*params.experiment.train_tasks, *(params.experiment.evaluate if params.training.evaluate_every else ())}
     return [*params.reward.files, *files_of_tools(params, tasks)]
 
 
@@ -185,7 +185,7 @@ STAGE = Stage(
     reads=("runtime.portable_arithmetic", "experiment.train", "rollout", "reward", "algorithm", "training"),
     inputs={
         "initial": f"{RUN}/initial/manifest.json",
-        "train": "results/{experiment}/difficulty/train.parquet",
+        "train": f"{RATED}/train.parquet",
         "passages": f"{TRAIN_DATA}/passages.parquet",
         "teacher": "models/{experiment}/teacher/manifest.json",
         "held_out": held_out_data,

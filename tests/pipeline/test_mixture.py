@@ -1,0 +1,130 @@
+"""A mixture of train tasks: what its jobs read, and what another ratio makes again."""
+
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from dagrpo.config.overlay import changes, configuration_digest, flat, merged, with_overrides
+from dagrpo.config.schema import Params, parse
+from dagrpo.core.errors import UserError
+from dagrpo.pipeline.dag import planned_jobs
+from dagrpo.pipeline.declaration import rated_splits
+from dagrpo.pipeline.dvc.file import dvc_yaml
+from dagrpo.pipeline.job_files import own_params, tasks_of
+from dagrpo.pipeline.override_runs import override_run
+from dagrpo.pipeline.stages import all_stages
+from dagrpo.pipeline.validation import parse_with_tasks
+
+BOTH = {"experiment": {"evaluate": ["arithmetic", "gsm8k"], "tasks": ["arithmetic", "gsm8k"]}}
+
+
+def _params(train: object) -> Params:
+    return parse(merged(Params().model_dump(), merged(BOTH, {"experiment": {"train": train}})))
+
+
+def _read(params: Params) -> dict[str, Any]:
+    """What each stage's jobs read: parameters, and files by name."""
+    files = {(job.stage, *job.wildcards.values()): job.inputs for job in planned_jobs(params, "e")}
+    return {name: (own_params(params, all_stages()[name[0]]), inputs) for name, inputs in files.items()}
+
+
+def test_another_ratio_is_another_job_of_sft_and_train_alone() -> None:
+    one, other = (_read(_params({"gsm8k": share, "arithmetic": 0.5})) for share in (0.5, 0.25))
+    assert {name[0] for name in one if one[name] != other[name]} == {"sft", "train"}
+
+
+def test_a_mixture_with_the_share_0_reads_what_the_single_task_reads_and_the_files_of_the_other_task() -> None:
+    alone, mixture = _params("arithmetic"), _params({"arithmetic": 1, "gsm8k": 0})
+    for stage in ("sft", "train", "difficulty"):
+        one, other = (own_params(params, all_stages()[stage]) for params in (alone, mixture))
+        one.get("experiment", {}).pop("train", None)
+        other.get("experiment", {}).pop("train", None)
+        assert one == other
+    one, other = _read(alone), _read(mixture)
+    for name, (_, inputs) in one.items():
+        assert all({*paths} <= {*other[name][1][key]} for key, paths in inputs.items())
+    (train,) = (inputs for name, (_, inputs) in other.items() if name[0] == "train")
+    assert train["train"] == tuple(f"results/e/difficulty/{task}/train.parquet" for task in ("arithmetic", "gsm8k"))
+    assert rated_splits(mixture.experiment.train, Path("x")) == {
+        "arithmetic": Path("x/difficulty/arithmetic/train.parquet")
+    }
+
+
+def test_a_task_of_a_mixture_is_rated_by_itself_and_all_by_one_job() -> None:
+    rated = [job for job in planned_jobs(_params(["gsm8k", "arithmetic"]), "e") if job.stage == "difficulty"]
+    assert [job.wildcards["train"] for job in rated] == ["arithmetic", "gsm8k"]
+    assert [job.inputs["train"] for job in rated] == [(f"data/e/{t}/train.parquet",) for t in ("arithmetic", "gsm8k")]
+    assert all_stages()["difficulty"].spreads == ("train",)
+    assert tasks_of(_params(["gsm8k", "arithmetic"]), all_stages()["train"]) == ["arithmetic", "gsm8k"]
+
+
+def test_dvc_is_given_the_same_stages_for_every_ratio_and_a_template_for_a_single_task() -> None:
+    ratios = [{"gsm8k": 1, "arithmetic": 0}, {"gsm8k": 0.5, "arithmetic": 0.25}, ["gsm8k", "arithmetic"]]
+    (text,) = {dvc_yaml(_params(train)) for train in ratios}
+    stages = yaml.safe_load(text)["stages"]
+    name = "${experiment.name}"
+    for task in ("arithmetic", "gsm8k"):
+        assert f"data/{name}/{task}" in stages["sft"]["deps"]
+        assert {f"results/{name}/difficulty/{task}", f"data/{name}/{task}"} <= {*stages["train"]["deps"]}
+        assert {f"results/{name}/difficulty/{task}": {"persist": True}} in stages["difficulty"]["outs"]
+    assert dvc_yaml(_params("gsm8k")).replace("gsm8k", "") == dvc_yaml(_params("arithmetic")).replace("gsm8k", "")
+
+
+def test_an_override_of_a_mixture_replaces_it_whole_whatever_the_names_of_its_tasks() -> None:
+    file = _params({"arithmetic": 1, "gsm8k": 1})
+    given = with_overrides({**file.model_dump(), "experiment__train": "{gsm8k: 3, arithmetic: 1e-1}"})
+    run = override_run(parse(given), file)
+    assert run.overrides == {"experiment.train": {"gsm8k": 3.0, "arithmetic": 0.1}}
+    assert merged({"experiment": {"train": {"a": 1, "b": 1}}}, {"experiment": {"train": {"c": 1}}}) == {
+        "experiment": {"train": {"c": 1}}
+    }
+    assert flat({"experiment": {"train": {"my_lab.capitals": 0.5}}}) == {"experiment.train": {"my_lab.capitals": 0.5}}
+    assert [str(each.key) for each in changes(file.model_dump(), parse(given))] == ["experiment.train"]
+
+
+def test_the_order_in_which_the_tasks_of_a_mixture_are_written_changes_nothing() -> None:
+    one, other = (_params(train) for train in ({"gsm8k": 1, "arithmetic": 2}, {"arithmetic": 2, "gsm8k": 1}))
+    assert configuration_digest(one) == configuration_digest(other)
+    assert _read(one) == _read(other)
+
+
+@pytest.mark.parametrize(
+    ("train", "reward", "mistake"),
+    [
+        (["arithmetic", "arithmetic_tool"], {"accuracy": {}, "tool_calls": {"weight": 0.1}}, ""),
+        (["arithmetic", "arithmetic_tool"], {"tool_calls": {}}, "but arithmetic offers no tool to call"),
+        (["arithmetic", "gsm8k"], {"accuracy": {}, "tool_calls": {}}, "but arithmetic offers no tool to call"),
+        (
+            ["arithmetic", "one_liners"],
+            {"accuracy": {"weight": 0.0}, "passed_tests": {}},
+            "the verifier gsm8k runs no tests",
+        ),
+        (["arithmetic", "one_liners"], {"accuracy": {}, "passed_tests": {}}, ""),
+    ],
+)
+def test_a_component_may_be_for_some_tasks_of_a_mixture_unless_another_one_could_earn_nothing(
+    train: list[str], reward: dict[str, Any], mistake: str
+) -> None:
+    experiment = {"train": train, "evaluate": ["arithmetic"], "tasks": [*{"arithmetic", *train}]}
+    values = {
+        "experiment": experiment,
+        "reward": {"components": reward},
+        "rollout": {"agent": {"name": "tool_agent", "max_turns": 3}},
+    }
+    with pytest.raises(UserError, match=mistake) if mistake else nullcontext():
+        parse_with_tasks(values)
+
+
+def test_every_task_of_a_mixture_is_checked() -> None:
+    mixture = {"train": {"arithmetic": 1, "hh_rlhf": 0}, "evaluate": ["arithmetic"], "tasks": ["arithmetic", "hh_rlhf"]}
+    with pytest.raises(UserError, match="accuracy, and hh_rlhf has no right answers"):
+        parse_with_tasks({"experiment": mixture})
+
+
+def test_an_unknown_task_of_a_mixture_is_named_with_the_nearest_one() -> None:
+    for train in (["gsm9k", "arithmetic"], {"gsm9k": 0.5, "arithmetic": 0.5}):
+        with pytest.raises(UserError, match="`gsm9k` is not a task: the nearest known one is `gsm8k`"):
+            parse_with_tasks(merged(BOTH, {"experiment": {"train": train}}))
