@@ -131,11 +131,7 @@ class ScriptedEngine:
         return tuple(table.gather(1, ids[0, request.first :, None])[:, 0].tolist())
 
     def _completion(self, request: SamplingRequest) -> Completion:
-        script = np.random.default_rng(request.seed)
-        length = min(int(script.integers(1, MAX_NEW_TOKENS + 1)), request.max_new_tokens)
-        tokens = [int(token) for token in script.integers(4, 200, length)]
-        if length < MAX_NEW_TOKENS:
-            tokens[-1] = _STOP
+        tokens = self._written(request)
         with torch.no_grad():
             logits = self._model(**self._shown(request, tokens)).logits[0]
         first = len(request.input_ids) - 1
@@ -148,10 +144,17 @@ class ScriptedEngine:
         return Completion(
             token_ids=tuple(tokens),
             logprobs=tuple(float(table[first + i, token]) for i, token in enumerate(tokens)),
-            finish_reason="stop" if length < MAX_NEW_TOKENS else "length",
+            finish_reason="stop" if len(tokens) < MAX_NEW_TOKENS else "length",
             weight_version=self.version,
             support=tuple(support),
         )
+
+    def _written(self, request: SamplingRequest) -> list[int]:
+        """The tokens that the script has a request answered with."""
+        script = np.random.default_rng(request.seed)
+        length = min(int(script.integers(1, MAX_NEW_TOKENS + 1)), request.max_new_tokens)
+        tokens = [int(token) for token in script.integers(4, 200, length)]
+        return tokens if length == MAX_NEW_TOKENS else [*tokens[:-1], _STOP]
 
     def _shown(self, request: SamplingRequest, tokens: Sequence[int]) -> dict[str, Any]:
         """What the model reads of a request, and of its completion."""

@@ -175,3 +175,38 @@ def test_a_trajectory_that_is_left_out_takes_its_penalties_with_it() -> None:
     penalty = PENALTY[[0, 4, 5, 6, 7]]
     advantages = _advantages("grpo", left, penalty, normalize_by_std=False)
     assert advantages == pytest.approx([0.0, 0.2, 0.2, -0.2, -0.2])
+
+
+def _of_task(task: str, reward: float) -> GradedTrajectory:
+    """An attempt with a component of that reward; of the tasks' rewards, those of one are ten times those of the other."""
+    one = _trajectory("p++")
+    prompt = replace(one.trajectory.prompt, row=replace(one.trajectory.prompt.row, task=task))
+    return replace(one, trajectory=replace(one.trajectory, prompt=prompt), score=replace(one.score, reward=reward))
+
+
+def _of_tasks(*chosen: tuple[str, float]) -> Rollouts:
+    rewards = [reward for _, reward in chosen]
+    rollouts = _rollouts([_of_task(*each) for each in chosen], rewards, weights={"accuracy": 1.0})
+    return replace(rollouts, components={"accuracy": torch.tensor(rewards)})
+
+
+A = (("a", 1.0), ("a", 0.0), ("a", 0.5), ("a", 0.5))
+B = (("b", 10.0), ("b", 0.0), ("b", 0.0), ("b", 0.0))
+
+
+def test_the_standard_deviation_of_a_task_is_that_of_its_own_rewards() -> None:
+    """The rewards of `a` have the variance (1/4 + 1/4) / 3, those of `b` 75 / 3."""
+    mixed = _of_tasks(*A[:2], *B[:2], *A[2:], *B[2:])
+    found = step_advantages(mixed, _config("batch_std", per_task=True), None, None)[::2].tolist()
+    of_a, of_b = 0.5 / (1 / 6) ** 0.5, 5 / 5
+    assert found == pytest.approx([of_a, -of_a, of_b, -of_b, 0, 0, 0, 0], abs=1e-5)
+
+
+@pytest.mark.parametrize("name", ["batch_std", "gdpo", "gpg", "reinforce_plus_plus", "reinforce_plus_plus_baseline"])
+def test_an_estimator_over_the_batch_can_look_at_each_task_by_itself(name: str) -> None:
+    config = _config(name, per_task=True)
+    mixed = _of_tasks(*A[:2], *B[:2], *A[2:], *B[2:])
+    found = step_advantages(mixed, config, None, None).reshape(4, 4)
+    of_a, of_b = (step_advantages(_of_tasks(*own), config, None, None).reshape(2, 4) for own in (A, B))
+    assert torch.equal(found, torch.stack([of_a[0], of_b[0], of_a[1], of_b[1]]))
+    assert not torch.allclose(found, step_advantages(mixed, _config(name), None, None).reshape(4, 4))

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from pydantic import Field
+
 from dagrpo.algorithms.reward_batch import RewardBatch
 from dagrpo.core.errors import require_arguments
 from dagrpo.core.plugin_sections import Choice
@@ -17,6 +19,15 @@ if TYPE_CHECKING:
 
 ConfigType = TypeVar("ConfigType", bound=Choice)
 BELOW_0 = -1e-9  # nearer to 0, a reward is the rounding error of prices that cancel
+
+
+class OverBatch(Choice):
+    """Parameters of an estimator that normalises over the trajectories of a step."""
+
+    per_task: bool = Field(
+        False,
+        description="In a mixture of tasks, normalise over the trajectories of each task instead of all of the step.",
+    )
 
 
 def _never(config: Any) -> bool:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
-from dagrpo.algorithms.advantages import BELOW_0, Advantage, grpo
+from dagrpo.algorithms.advantages import BELOW_0, Advantage, OverBatch, grpo
 from dagrpo.algorithms.reward_batch import STD_EPSILON, RewardBatch, variance, whitened
 from dagrpo.core.plugin_sections import Choice
 
@@ -75,7 +75,7 @@ MAXRL = Advantage(
 
 
 # The advantage of group policy gradient (Chu et al. 2025, GPG, arXiv 2504.02546).
-class Gpg(Choice):
+class Gpg(OverBatch):
     """The reward minus the mean of its group, scaled up for the groups without a gradient."""
 
     max_alpha: Annotated[float, Field(ge=1, le=1000)] = Field(
@@ -109,7 +109,7 @@ GPG = Advantage(
 
 
 # Group mean and batch standard deviation (Liu et al. 2025, Lite PPO, arXiv 2508.08221).
-class BatchStd(Choice):
+class BatchStd(OverBatch):
     """The reward minus the mean of its group, divided by one standard deviation for the whole step."""
 
     std_of: Literal["rewards", "centred"] = Field(
@@ -133,7 +133,7 @@ BATCH_STD = Advantage(config=BatchStd, function=batch_std)
 
 
 # Each component of the reward normalised by itself (Liu et al. 2026, GDPO, arXiv 2601.05242).
-class Gdpo(Choice):
+class Gdpo(OverBatch):
     """GRPO on each component of the reward; their sum, each times its weight, is whitened over the step."""
 
 

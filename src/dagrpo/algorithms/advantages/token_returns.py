@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
-from dagrpo.algorithms.advantages import Advantage
+from dagrpo.algorithms.advantages import Advantage, OverBatch
 from dagrpo.algorithms.reward_batch import RewardBatch, whitened
 from dagrpo.core.plugin_sections import Choice
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 # REINFORCE++: returns of tokens, normalised over the batch (Hu et al. 2025, arXiv 2501.03262).
-class ReinforcePlusPlus(Choice):
+class ReinforcePlusPlus(OverBatch):
     """REINFORCE++: the discounted return of each token, whitened over all tokens of the step."""
 
     gamma: Annotated[float, Field(ge=0, le=1)] = Field(1.0, description="Discount per token.")
@@ -37,7 +37,7 @@ REINFORCE_PLUS_PLUS = Advantage(
 
 
 # REINFORCE++ with the group's mean as baseline (Hu et al. 2025, arXiv 2501.03262).
-class ReinforcePlusPlusBaseline(Choice):
+class ReinforcePlusPlusBaseline(OverBatch):
     """The reward minus the mean of its group, whitened over all tokens of the step."""
 
 

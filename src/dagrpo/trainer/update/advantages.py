@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from dagrpo.algorithms.advantages import ADVANTAGES, BELOW_0, advantages_of
+from dagrpo.algorithms.advantages import ADVANTAGES, BELOW_0, OverBatch, advantages_of
 from dagrpo.algorithms.reward_batch import PolicyTokens, RewardBatch
 from dagrpo.core.errors import UserError
 from dagrpo.core.plugin_sections import Choice
@@ -30,11 +30,11 @@ def step_advantages(rollouts: Rollouts, config: Choice, before: BeforeUpdate | N
     if estimator.never_negative:
         _require_none_below_0(rollouts, places, config.name)
     advantages = torch.zeros(sum(lengths), dtype=torch.float32)
-    if places:
-        chosen = _tokens_of(places, lengths)
+    for own in _normalised_together(rollouts, places, config):
+        chosen = _tokens_of(own, lengths)
         batch = _reward_batch(
             rollouts,
-            places,
+            own,
             lengths=lengths,
             penalty=None if penalty is None else penalty[chosen],
             policy=_policy_tokens(before, chosen) if estimator.needs_policy else None,
@@ -45,6 +45,15 @@ def step_advantages(rollouts: Rollouts, config: Choice, before: BeforeUpdate | N
     if wrong := _without_a_number(rollouts):
         advantages[_tokens_of(wrong, lengths)] = math.nan
     return advantages
+
+
+def _normalised_together(rollouts: Rollouts, places: Sequence[int], config: Choice) -> list[list[int]]:
+    """Return the places that an estimator sees at once: all of them, or those of each task."""
+    parts = dict[str, list[int]]()
+    for place in places:
+        task = rollouts.graded[place].trajectory.prompt.row.task
+        parts.setdefault(task if isinstance(config, OverBatch) and config.per_task else "", []).append(place)
+    return [*parts.values()]
 
 
 def _without_a_number(rollouts: Rollouts) -> list[int]:
