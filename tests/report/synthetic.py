@@ -103,6 +103,7 @@ def add_mixture(files: Files, tasks: Sequence[str] = ("gsm8k", "math")) -> Files
                 "entropy": 0.5 - 0.5 * course,
                 "no_signal_fraction": 0.5 * course,
                 "epoch": course,
+                "called_fraction": course,
                 "groups": 4.0 / place + 0 * course,
             }
             if place == len(tasks):

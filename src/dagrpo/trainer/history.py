@@ -9,13 +9,14 @@ from dataclasses import dataclass, replace
 from dagrpo.rewards.hacking import WINDOW, hacked
 from dagrpo.rollout.attempts_file import kept_rollouts
 from dagrpo.rollout.collect import FailedPrograms
-from dagrpo.trainer.batches.rollouts import Rollouts
+from dagrpo.trainer.batches.rollouts import Rollouts, task_metric
 from dagrpo.trainer.checks.suite import CheckSuite, Figures, storable
 from dagrpo.trainer.clock import Clock
 from dagrpo.trainer.metrics.step import CALLED, in_brief, rollout_rows, step_metrics, turn_timings
 from dagrpo.trainer.metrics.throughput import Throughput
 from dagrpo.trainer.run import AGENT, Report, TrainingRun
 from dagrpo.trainer.sampling.held_out import HeldOutEvaluations
+from dagrpo.trainer.sampling.step_sampler import function_names
 from dagrpo.trainer.sampling.usable import require_calls
 from dagrpo.trainer.state.records import Record
 from dagrpo.trainer.update.stats import UpdateStats
@@ -112,13 +113,24 @@ class History:
         clock.lap("record")
         self.report(step, self.checks.count(metrics | clock.laps | timings))
         if self.run.rollout.agent.require_calls:
-            called = (self.record.metrics(number)[CALLED] for number in range(1, step + 1))
-            require_calls(called, rollouts.functions, step)
+            prompts = [each.trajectory.prompt for each in rollouts.graded]
+            for task in rollouts.tasks or ("",):
+                functions = function_names([prompt for prompt in prompts if task in ("", prompt.row.task)])
+                require_calls(self._called(step, task), functions, step, task)
         self._hacking.warn(step, self.record)
         self.checks.after_record(step, rows)
         self._failed_programs.warn(f"train (seed {self.run.seed}), step {step}", rollouts.attempts)
         has_reference = self.run.algorithm.kl.coefficient > 0
         self._bar.advance(1, in_brief(metrics | timings, has_reference=has_reference))
+
+    def _called(self, step: int, task: str) -> Iterator[float]:
+        """Yield the share of the trajectories that called a tool, for each step up to this one; of a task of a mixture, if it is named."""
+        for number in range(1, step + 1):
+            metrics = self.record.metrics(number)
+            if not task:
+                yield metrics[CALLED]
+            elif metrics[task_metric(task, "groups")]:
+                yield metrics[task_metric(task, "called_fraction")]
 
     def write(self) -> None:
         """Write the outputs of a run whose steps are all finished, but for the policy."""

@@ -43,6 +43,20 @@ def _said(capsys: pytest.CaptureFixture[str], steps: int, **own: float) -> list[
     return capsys.readouterr().err.splitlines()
 
 
+def test_a_task_of_a_mixture_without_signal_is_named_after_as_many_prompts_as_make_a_warning_for_all(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A quarter of the prompts are its, so that it takes four times as many steps; steps without any of them say nothing."""
+    of_tasks = {"task/a/groups": 6.0, "task/a/no_signal_fraction": 0.5, "task/b/groups": 2.0}
+    lost = {"rollout/groups_without_advantage": 0.5, **of_tasks, "task/b/no_signal_fraction": 1.0}
+    said = _said(capsys, 4 * STEPS, **lost)
+    assert len(said) == 1
+    assert f"step {4 * STEPS}: in the last {8 * STEPS} prompts of the task b no completion is better" in said[0]
+    assert not _said(capsys, 4 * STEPS - 1, **lost)
+    assert not _said(capsys, 8 * STEPS, **lost | {"task/b/groups": 0.0, "task/a/groups": 8.0})
+    assert not _said(capsys, 8 * STEPS, **lost | {"task/b/no_signal_fraction": 0.5})
+
+
 @pytest.mark.parametrize(
     ("own", "cause"),
     [

@@ -82,3 +82,5 @@ def test_tools_that_no_trajectory_has_called_in_the_first_steps_stop_the_run() -
     require_calls([0.0] * 9, [], 9)
     with pytest.raises(UserError, match=r"step 5: the task offers tools \(calculator, search\)"):
         require_calls([0.0] * 5, ["calculator", "search"], 5)
+    with pytest.raises(UserError, match=r"step 40: the task maths offers tools \(calculator\)"):
+        require_calls([0.0] * 5, ["calculator"], 40, "maths")

@@ -17,6 +17,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from dagrpo.core.errors import UserError
+from dagrpo.core.metrics import tasks_among
 from dagrpo.trainer.config.checks import Gates
 from dagrpo.trainer.state.records import keep
 from dagrpo.trainer.update.stats import OVERFLOWED, SKIPPED
@@ -86,12 +87,22 @@ class NoSignal:
         self._seed = seed
         self._max_new_tokens = max_new_tokens
         self._rows: dict[str, list[Mapping[str, float]]] = {each.count: [] for each in WATCHED}
+        self._groups: dict[str, float] = {}  # of each task of a mixture, in a row, from which nothing could be learned
+        self._most = 0.0  # of them before a warning: as many as the steps have that make one for all tasks
 
     def count(self, metrics: Mapping[str, float]) -> dict[str, float]:
         """Return the metrics of the next step with its counts: for each watched share, the steps in a row above its limit."""
         for each in WATCHED:
             row, limit = self._rows[each.count], self._limits[each.limit]
             self._rows[each.count] = [*row, metrics] if limit is not None and metrics[each.share] >= limit else []
+        limit, groups = (
+            self._limits["without_advantage"],
+            {t: metrics[f"task/{t}/groups"] for t in tasks_among(metrics)},
+        )
+        self._most = self._params.steps_in_a_row * sum(groups.values())
+        for task, number in groups.items():
+            lost = limit is not None and metrics.get(f"task/{task}/no_signal_fraction", limit) >= limit
+            self._groups[task] = self._groups.get(task, 0.0) + number if lost else 0.0
         return {**metrics, **{name: float(len(row)) for name, row in self._rows.items()}}
 
     def check(self, step: int) -> None:
@@ -105,6 +116,15 @@ class NoSignal:
             if count >= many and (ends or count % many == 0):
                 self._tell(self._sentence(each, step), ends=ends)
                 return
+        for task, groups in self._groups.items():
+            if groups >= self._most:
+                self._groups[task] = 0.0
+                self._tell(
+                    f"train (seed {self._seed}), step {step}: in the last {groups:.0f} prompts of the task {task} no completion is better "
+                    "than another, so that nothing can be learned of it: take harder or easier problems, or change its share "
+                    "(experiment.train).",
+                    ends=False,
+                )
 
     def _tell(self, sentence: str, *, ends: bool) -> None:
         if ends:

@@ -15,7 +15,7 @@ from dagrpo.core.image_tokens import picture_lengths
 from dagrpo.core.trajectory import Trajectory
 from dagrpo.core.types import CallStatus, Score, StopReason, ToolCall
 from dagrpo.rollout.build_table import Floats, discarded_table, training_table
-from dagrpo.trainer.batches.rollouts import Rollouts, task_metric
+from dagrpo.trainer.batches.rollouts import Flags, Rollouts, task_metric
 from dagrpo.trainer.metrics.off_policy import off_policy_metrics
 from dagrpo.trainer.sampling.teacher import teacher_metrics
 from dagrpo.trainer.update.stats import OVERFLOWED, UpdateStats
@@ -71,7 +71,7 @@ def step_metrics(rollouts: Rollouts, stats: UpdateStats) -> dict[str, float]:
         **({} if rollouts.staleness is None else {"rollout/staleness": float(rollouts.staleness)}),
         **_ages(rollouts),
         "rollout/groups_without_spread": float(np.mean(~rollouts.spread)),
-        "rollout/groups_without_advantage": _without_advantage(rollouts),
+        "rollout/groups_without_advantage": float(np.mean(_without_advantage(rollouts))),
         "policy/advantage_mean": float(advantages.mean()),
         "policy/advantage_std": float(advantages.std(ddof=1)) if len(learned) > 1 else 0.0,
         "rollout/length_mean": float(lengths.mean()),
@@ -106,7 +106,8 @@ def _task_metrics(rollouts: Rollouts, stats: UpdateStats) -> dict[str, float]:
     if not rollouts.tasks:
         return {}
     assert stats.entropies is not None
-    size, spread, entropies = rollouts.group_size, rollouts.spread, torch.split(stats.entropies, rollouts.lengths)
+    size, entropies = rollouts.group_size, torch.split(stats.entropies, rollouts.lengths)
+    without_advantage = _without_advantage(rollouts)
     found: dict[str, float] = {}
     for task in rollouts.tasks:
         tasks = [each.trajectory.prompt.row.task for each in rollouts.graded]
@@ -119,7 +120,7 @@ def _task_metrics(rollouts: Rollouts, stats: UpdateStats) -> dict[str, float]:
             "correct_fraction": [each.score.correct is True for each in graded],
             "tokens_mean": [each.trajectory.tokens for each in graded],
             "entropy": counted.tolist(),
-            "no_signal_fraction": ~spread[groups],
+            "no_signal_fraction": without_advantage[groups],
         }
         found |= {task_metric(task, name): float(np.mean(own)) for name, own in values.items() if len(own)}
         found[task_metric(task, "groups")] = float(len(groups))
@@ -188,12 +189,12 @@ def _greedy_rewards(rollouts: Rollouts) -> list[float | None] | None:
     return [None if math.isnan(reward) else reward for reward in rewards]
 
 
-def _without_advantage(rollouts: Rollouts) -> float:
-    """Return the share of groups in which the advantage of every token is 0."""
+def _without_advantage(rollouts: Rollouts) -> Flags:
+    """Return whether the advantage of every token is 0. [groups]"""
     assert rollouts.advantages is not None
     parts = torch.split(rollouts.advantages, rollouts.lengths)
     has_one = np.array([bool(part.any()) for part in parts]).reshape(-1, rollouts.group_size).any(axis=1)
-    return float(np.mean(~has_one))
+    return np.asarray(~has_one)
 
 
 def _reward_components(scores: Sequence[Score]) -> dict[str, float]:

@@ -80,15 +80,22 @@ def _first_faults(faults: Sequence[str]) -> str:
     return "; ".join(f"{fault!r} ({number} times)" for fault, number in counted.most_common(3))
 
 
-def require_calls(called: Iterable[float], functions: Sequence[str], step: int) -> None:
-    """Raise UserError if tools are offered, and after FIRST_STEPS steps no trajectory has called one, successfully or not.
+def require_calls(called: Iterable[float], functions: Sequence[str], step: int, task: str = "") -> None:
+    """Raise UserError if tools are offered, and in FIRST_STEPS steps no trajectory has called one, successfully or not.
 
-    `called`: for each step up to this one (1-based), the share of its trajectories that called a tool.
+    `called`: the share of its trajectories that called a tool, of each step up to this one (1-based); of a `task` of a mixture, of those
+    steps that have prompts of it. It is read up to the first share above 0.
     """
-    if not functions or step < FIRST_STEPS or any(called):
+    without = 0
+    for share in called if functions else ():
+        if share:
+            return
+        without += 1
+    if without < FIRST_STEPS:
         return
     raise UserError(
-        f"step {step}: the task offers tools ({', '.join(functions)}), and no trajectory of any step has called one, so that "
+        f"step {step}: the task{f' {task}' if task else ''} offers tools ({', '.join(functions)}), and no trajectory of any step "
+        "has called one, so that "
         "nothing about them can be learned: fine-tune on demonstrations that call first (sft.steps), choose the rollout.chat "
         "in which this model writes calls, or have the prompt mention the tools. To go on without calls, set "
         "rollout.agent.require_calls to false."
