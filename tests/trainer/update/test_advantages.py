@@ -204,9 +204,9 @@ def test_the_standard_deviation_of_a_task_is_that_of_its_own_rewards() -> None:
 
 @pytest.mark.parametrize("name", ["batch_std", "gdpo", "gpg", "reinforce_plus_plus", "reinforce_plus_plus_baseline"])
 def test_an_estimator_over_the_batch_can_look_at_each_task_by_itself(name: str) -> None:
-    config = _config(name, per_task=True)
-    mixed = _of_tasks(*A[:2], *B[:2], *A[2:], *B[2:])
+    config, all_differ = _config(name, per_task=True), (*A[:2], ("a", 0.5), ("a", 0.25))
+    mixed = _of_tasks(*A[:2], *B[:2], *all_differ[2:], *B[2:])
     found = step_advantages(mixed, config, None, None).reshape(4, 4)
-    of_a, of_b = (step_advantages(_of_tasks(*own), config, None, None).reshape(2, 4) for own in (A, B))
+    of_a, of_b = (step_advantages(_of_tasks(*own), config, None, None).reshape(2, 4) for own in (all_differ, B))
     assert torch.equal(found, torch.stack([of_a[0], of_b[0], of_a[1], of_b[1]]))
     assert not torch.allclose(found, step_advantages(mixed, _config(name), None, None).reshape(4, 4))
