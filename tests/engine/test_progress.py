@@ -5,6 +5,7 @@ import time
 from collections.abc import Awaitable, Callable
 
 from aiohttp import web
+from tests.loopback import answering, listening
 
 from dagrpo.engine.errors import ServerError
 from dagrpo.engine.http import Endpoint, HttpServer
@@ -16,20 +17,16 @@ Answer = Callable[[web.Request], Awaitable[web.Response]]
 
 async def _ask(requests: int, answer: Answer, counts: Answer) -> list[bytes | BaseException]:
     """Return the answers, or errors, of as many requests at once to a server with these two pages."""
-    application = web.Application()
-    application.router.add_post("/generate", answer)
+    application = answering("/generate", answer)
     application.router.add_get(COUNTS, counts)
-    runner = web.AppRunner(application, shutdown_timeout=0.1)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    port = runner.addresses[0][1]
-    server = HttpServer(Endpoint(address=f"http://127.0.0.1:{port}"), LIMIT, COUNTS)
-    try:
-        return await asyncio.gather(*(server.post("/generate", {}) for _ in range(requests)), return_exceptions=True)
-    finally:
-        await server.close()
-        await runner.cleanup()
+    async with listening(application) as address:
+        server = HttpServer(Endpoint(address=address), LIMIT, COUNTS)
+        try:
+            return await asyncio.gather(
+                *(server.post("/generate", {}) for _ in range(requests)), return_exceptions=True
+            )
+        finally:
+            await server.close()
 
 
 def _page(number: Callable[[], int]) -> Answer:

@@ -247,20 +247,23 @@ def test_a_refusal_that_may_be_of_max_tokens_counts_once_another_text_was_answer
 
 
 def test_as_many_questions_are_open_as_the_parameter_says(judge: Judge) -> None:
-    lock, now, most = threading.Lock(), [0], [0]
+    lock, all_are_open, now, most = threading.Lock(), threading.Event(), 0, 0
 
     def verdict(body: dict[str, Any]) -> Any:
+        nonlocal now, most
         with lock:
-            now[0] += 1
-            most[0] = max(most[0], now[0])
-        time.sleep(0.02)
+            now, most = now + 1, max(most, now + 1)
+        if most == 3:
+            all_are_open.set()
+        all_are_open.wait(20)
+        time.sleep(0.02)  # in which one more would come
         with lock:
-            now[0] -= 1
+            now -= 1
         return {"reason": "r", "score": 10}
 
     judge.verdict = verdict
-    judge.graded(*map(str, range(12)), concurrency=3)
-    assert 1 < most[0] <= 3
+    judge.graded(*map(str, range(12)), concurrency=3, seconds=60.0)
+    assert most == 3
 
 
 def test_a_server_that_hangs_up_is_asked_again(judge: Judge) -> None:
