@@ -187,25 +187,12 @@ PARTIAL: dict[str, Any] = {
             "algorithm.kl: {estimator: k1, coefficient: 0.1}",
             "whose gradient in the loss is 0 on average: write k1+ or k3",
         ),
-        (
-            "algorithm.kl: {estimator: abs, corrected: true}",
-            "set algorithm.kl.estimator to k1 or k3, or corrected to false",
-        ),
-        (
-            "algorithm.kl: {estimator: k2, corrected: true}",
-            "set algorithm.kl.estimator to k1 or k3, or corrected to false",
-        ),
-        (
-            "algorithm.kl: {estimator: k1+, corrected: true}",
-            "set algorithm.kl.estimator to k1 or k3, or corrected to false",
-        ),
-        (
-            "algorithm.kl: {estimator: abs+, corrected: true}",
-            "set algorithm.kl.estimator to k1 or k3, or corrected to false",
-        ),
-        (
-            "algorithm.kl: {estimator: k3+, corrected: true}",
-            "set algorithm.kl.estimator to k1 or k3, or corrected to false",
+        *(
+            (
+                f"algorithm.kl: {{estimator: {name}, corrected: true}}",
+                "set algorithm.kl.estimator to k1 or k3, or corrected to",
+            )
+            for name in ("abs", "k2", "k1+", "abs+", "k3+")
         ),
         ("algorithm.kl: {corrected: true, place: reward}", "set algorithm.kl.place to loss, or corrected to false"),
         ("algorithm.kl: {estimator: k1+, place: reward}", "write k1, or set algorithm.kl.place to loss"),
