@@ -158,6 +158,20 @@ def test_what_is_finished_when_the_job_fails_is_not_made_again(is_there: bool) -
     assert _run(["one", "two"], reuse=False) == ["open", "one", "two", "close"]
 
 
+def test_parts_with_the_same_inputs_keep_nothing_for_each_other() -> None:
+    def write_name(job: Job) -> None:
+        folder = job.output("completions").parent
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / COMPLETIONS).write_text(folder.parent.name)
+
+    stage = replace(STAGE, work=write_name, spreads=("step", "task"))
+    folders = {f"{step}.one": _folder(f"step_{step}") for step in (2, 4)}
+    outputs = [f"completions@{part}={folder / COMPLETIONS}" for part, folder in folders.items()]
+    outputs += [f"provenance@{part}={folder}/completions.provenance.json" for part, folder in folders.items()]
+    runner.run(stage, options_of("sample", {}, [], outputs, "--seed=3", "--log=logs/e/x.log", experiment="e"))
+    assert [(folder / COMPLETIONS).read_text() for folder in folders.values()] == ["step_2", "step_4"]
+
+
 def test_what_is_the_same_for_all_seeds_is_sampled_by_one_and_linked_by_the_others() -> None:
     assert _run(["one"], stage=OF_ALL_SEEDS) == ["open", "one", "close"]
     assert _run(["one"], seed=4, stage=OF_ALL_SEEDS) == []

@@ -172,8 +172,9 @@ def state_folder(stage: Stage, record: Mapping[str, Any]) -> Path:
 
     Excludes what changes no finished step (`Stage.extends`), such as the number of steps: the run resumes from the last state.
     """
-    params = without(record["params"], stage.extends)
-    return STATES / f"{record['experiment']}-{digest_of(_what_decides(record) | {'params': params})[:16]}"
+    decides = _what_decides(record) | {"params": without(record["params"], stage.extends)}
+    decides |= {"key": record["key"]} if stage.spreads else {}  # two of its parts may differ in their outputs alone
+    return STATES / f"{record['experiment']}-{digest_of(decides)[:16]}"
 
 
 def without(params: Mapping[str, Any], keys: Sequence[str]) -> dict[str, Any]:

@@ -32,6 +32,7 @@ TINY = {
         "mini_batches": 2,
         "evaluate_every": 3,
         "evaluation_problems": 5,
+        "keep_policies": {"every": 2},
     },
     "runtime": {
         "engine": {"max_total_tokens": 8192, "max_running_requests": 64},

@@ -8,6 +8,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from pyarrow.parquet import read_table
 from tests.pipeline.snakemake import clones
 from tests.pipeline.snakemake.clones import NAME, RUN, STEPS
 
@@ -52,6 +53,31 @@ def test_snakemake_in_one_clone_and_dvc_stopped_twice_in_another_give_the_same_b
 def test_whichever_engine_ran_everything_the_other_has_nothing_to_do(finished: tuple[Path, Path]) -> None:
     for folder in finished:
         _is_up_to_date(folder)
+
+
+def test_kept_policies_are_scored_as_the_trained_one_is_and_another_step_is_that_step_alone(
+    run_by_snakemake: Path, tmp_path: Path
+) -> None:
+    folder = clones.copied(run_by_snakemake, tmp_path / "clone")
+    before, params = clones.outputs(folder), folder / "params.yaml"
+    whole, default = params.read_text(), "policies: [base, trained]"
+    assert default in whole
+    params.write_text(whole.replace(default, f"policies: [base, step_4, step_{STEPS}, trained]"))
+    clones.run(folder, "snakemake", "--cores", "2", "target")
+    evaluations = folder / RUN / "eval/arithmetic"
+    last, trained = (read_table(evaluations / f"{name}/completions.parquet") for name in (f"step_{STEPS}", "trained"))
+    assert last.equals(trained), "from an engine that held another policy before"
+    after = clones.outputs(folder)
+    changed = {path for path, digest in before.items() if after[path] != digest}
+    assert {path.split("/")[2] for path in changed} == {"report"}
+    _is_up_to_date(folder)
+    assert {each["state"] for each in json.loads(clones.run(folder, "dagrpo", "verify", NAME, "--json"))} == {"whole"}
+    traced = clones.run(folder, "dagrpo", "trace", f"{RUN}/eval/arithmetic/step_4/scores.json")
+    assert all(f"{path} " in traced for path in (f"{RUN}/kept/manifest.json", f"data/{NAME}/arithmetic/train.parquet"))
+    params.write_text(whole.replace(default, "policies: {every: 2}"))
+    plan = clones.run(folder, "snakemake", "-n", "target")
+    counts = dict(re.findall(r"^(\w+) +(\d+)$", plan, re.MULTILINE))
+    assert counts == {"sample_kept": "1", "score": "2", "report": "1", "target": "1", "total": "5"}
 
 
 def test_a_run_leaves_nothing_that_git_does_not_know(run_by_snakemake: Path) -> None:
