@@ -287,9 +287,8 @@ def encode(before: np.ndarray[Any, Any], after: np.ndarray[Any, Any]) -> tuple[b
     """
     places = np.flatnonzero(before != after)
     gaps = np.diff(places, prepend=-1) - 1
-    far, near = np.divmod(gaps, _FARTHEST)
-    marks = np.full(len(gaps) + int(far.sum()), _FARTHEST, dtype=np.uint8)
-    marks[np.cumsum(far + 1) - 1] = near
+    far = np.flatnonzero(gaps >= _FARTHEST)
+    marks = np.insert((gaps % _FARTHEST).astype(np.uint8), np.repeat(far, gaps[far] // _FARTHEST), _FARTHEST)
     changes = after[places] - before[places]
     signs = changes >> (8 * changes.itemsize - 1)
     zigzag = (changes << 1) ^ np.negative(signs)
