@@ -7,8 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dagrpo.config.places import PRESETS
+from dagrpo.config.schema import Params
 from dagrpo.config.sweeps import Range, Sweep, known, read_sweep
 from dagrpo.core.errors import UserError
+from dagrpo.core.experiment import Experiment
+from dagrpo.pipeline.override_runs import cell_runs
 
 RATE, KL = "training.learning_rate", "algorithm.kl.coefficient"
 ROOT = Path(__file__).parents[2]
@@ -25,6 +28,23 @@ def drawn(count: int, **axes: object) -> list[dict[str, object]]:
 def test_a_grid_has_every_combination_in_order() -> None:
     cells = sweep(grid={RATE: [0.1, 0.2], KL: [0.0, 0.01]}).all_cells()
     assert [tuple(cell.values()) for cell in cells] == [(0.1, 0.0), (0.1, 0.01), (0.2, 0.0), (0.2, 0.01)]
+
+
+def test_shares_of_a_mixture_are_an_axis_and_each_cell_another_run_with_the_same_tasks() -> None:
+    file = Params(
+        experiment=Experiment(name="mixed", train={"arithmetic": 1, "gsm8k": 1}, tasks=["arithmetic", "gsm8k"])
+    )
+    cells = cell_runs(
+        sweep(grid={"experiment.train": [{"arithmetic": 1, "gsm8k": share} for share in (0, 1, 2)]}), file
+    )
+    assert [cell.params.experiment.shares for cell in cells] == [
+        {"arithmetic": 1.0},
+        {"arithmetic": 0.5, "gsm8k": 0.5},
+        {"arithmetic": 1 / 3, "gsm8k": 2 / 3},
+    ]
+    assert [cell.run.folder == "mixed" for cell in cells] == [False, True, False]
+    with pytest.raises(UserError, match="must list exactly train and evaluate"):
+        cell_runs(sweep(grid={"experiment.train": ["math"]}), file)
 
 
 def test_a_list_has_its_cells_each_once_and_all_of_their_keys_as_axes() -> None:

@@ -22,7 +22,6 @@ REASONS = {
     "one_sample": "one sample per prompt, whose advantage is always 0: nothing is learned",
     "pickle": "the weights are published as a pickle, which is never read here",
     "pictures": "pictures are known for Qwen2.5-VL and Qwen3-VL without experts",
-    "union": "it trains on GSM8K and MATH together; one task is trained on here",
     "unpublished": "the weights are not published",
     "video": "its prompts have videos",
 }
@@ -85,7 +84,7 @@ def presets(folder: Path) -> dict[str, Script]:
 
 
 # Rows of a train split, copies not counted, by task: what an epoch is.
-ROWS = {"gsm8k": 7473, "geo3k": 2101, "dapo": 17_917, "search-r1": 169_615}
+ROWS = {"gsm8k+math": 14_973, "gsm8k": 7473, "geo3k": 2101, "dapo": 17_917, "search-r1": 169_615}
 # Settings of speed and place, which change results to rounding at most.
 PLACE = re.compile(
     r"bridge|fused|eager|DeepEP|CPU Adam|dist ckpt|recompute full|act\. offload|no resume|Megatron-FSDP|fsdp\d+|profiler \w+"
@@ -233,13 +232,13 @@ def _lengths(script: Script) -> Settings:
 
 
 def _engine(script: Script) -> Settings:
-    """Return servers of the script's size; of one GPU for pictures, whose model SGLang cannot divide."""
+    """Return servers of the script's size; of one GPU for models of pictures, which SGLang cannot divide."""
     hardware = script.use.split()[-1]
     gpus = int(hardware.partition("_x")[2] or 1)
     size = re.search(r"TP(\d+)" if script.engine == "megatron" else r"(\d+)/", f"{script.engine} {script.training}")
     if size is None:
         raise script.fault("engine", "write the engine, GPUs of a server/share of memory")
-    ranks = 1 if script.data.startswith("geo3k") else min(int(size[1]), gpus)
+    ranks = 1 if "-VL-" in script.model else min(int(size[1]), gpus)
     return {"runtime.engine.tensor_parallel": ranks, "runtime.engine.replicas": gpus // ranks}
 
 

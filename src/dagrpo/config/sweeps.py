@@ -22,6 +22,7 @@ from dagrpo.utils.files import canonical_json
 from dagrpo.utils.yaml_text import read_yaml
 
 KIND = "sweeps"
+SHARES = "experiment.train"
 MOST_CELLS = 1000
 Key = Annotated[str, Field(pattern=r"^[a-z0-9_]+(\.[A-Za-z0-9_]+)+$", max_length=256)]  # dotted, of params.yaml
 Values = Annotated[list[Any], Field(min_length=1, max_length=MOST_CELLS)]
@@ -84,9 +85,10 @@ class Sweep(Section):
             raise UserError(f"a sweep has at most {MOST_CELLS:,} cells: leave out values, or draw some with `random`")
         if of_runtime := [key for key in self.axes if key.startswith("runtime.")]:
             raise UserError(f"{of_runtime[0]} changes no result, so that its cells would be one: leave it out")
-        if of_experiment := [key for key in self.axes if key.startswith("experiment.")]:
+        if of_experiment := [key for key in self.axes if key.startswith("experiment.") and key != SHARES]:
             raise UserError(
-                f"{of_experiment[0]} cannot vary between cells: `seeds` sets the seeds of all, and params.yaml the tasks"
+                f"{of_experiment[0]} cannot vary between cells: `seeds` sets the seeds of all, and params.yaml the tasks; {SHARES} can, "
+                "by other shares of these"
             )
         return self
 
