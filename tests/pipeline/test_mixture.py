@@ -6,15 +6,19 @@ from typing import Any
 
 import pytest
 import yaml
+from tests.pipeline.changes.made_up import make_project
 
 from dagrpo.config.overlay import changes, configuration_digest, flat, merged, with_overrides
 from dagrpo.config.schema import Params, parse
+from dagrpo.config.sweeps import Sweep
 from dagrpo.core.errors import UserError
+from dagrpo.pipeline.changes.executions import is_current
 from dagrpo.pipeline.dag import planned_jobs
 from dagrpo.pipeline.declaration import rated_splits
+from dagrpo.pipeline.dvc import recording
 from dagrpo.pipeline.dvc.file import dvc_yaml
 from dagrpo.pipeline.job_files import own_params, tasks_of
-from dagrpo.pipeline.override_runs import override_run
+from dagrpo.pipeline.override_runs import cell_runs, override_run
 from dagrpo.pipeline.stages import all_stages
 from dagrpo.pipeline.validation import parse_with_tasks
 
@@ -34,6 +38,30 @@ def _read(params: Params) -> dict[str, Any]:
 def test_another_ratio_is_another_job_of_sft_and_train_alone() -> None:
     one, other = (_read(_params({"gsm8k": share, "arithmetic": 0.5})) for share in (0.5, 0.25))
     assert {name[0] for name in one if one[name] != other[name]} == {"sft", "train"}
+
+
+def test_what_is_prepared_and_rated_stays_current_with_another_ratio_and_is_recorded_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    make_project(tmp_path, _params({"gsm8k": 1, "arithmetic": 1}))
+    other = _params({"gsm8k": 1, "arithmetic": 3})
+    jobs = {job.provenance: job for job in planned_jobs(other, other.experiment.name)}
+    current = {job.stage for job in jobs.values() if is_current(job, other)}
+    assert {"prepare", "difficulty"} <= current
+    assert not {"sft", "train"} & current
+    recorded = recording._with_the_same_dependencies([Path("results/arithmetic_tiny/runs/seed_0/policy/x")], other)
+    assert [jobs[str(path)].stage for path in recorded] == ["prepare", "prepare"]
+
+
+def test_a_sweep_over_ratios_keeps_to_the_tasks_of_params_yaml() -> None:
+    file = _params({"gsm8k": 1, "arithmetic": 1})
+    ratios = [{"arithmetic": 1, "gsm8k": 0}, {"gsm8k": 1, "arithmetic": 1}, {"gsm8k": 1, "arithmetic": 2}]
+    cells = cell_runs(Sweep.model_validate({"grid": {"experiment.train": ratios}}), file)
+    assert [cell.params.experiment.train for cell in cells] == ratios
+    assert len({cell.run.folder for cell in cells}) == 3
+    with pytest.raises(UserError, match=r"share 0, as in \{arithmetic: 1, gsm8k: 1\}"):
+        cell_runs(Sweep.model_validate({"grid": {"experiment.train": ["gsm8k", "arithmetic"]}}), file)
 
 
 def test_a_mixture_with_the_share_0_reads_what_the_single_task_reads_and_the_files_of_the_other_task() -> None:

@@ -70,6 +70,12 @@ def _cell_run(values: Cell, seeds: list[int] | None, file: Params) -> CellRun:
     whole = with_keys(whole, values)
     source = f"the cell {', '.join(f'{key}: {value}' for key, value in values.items())}"
     params = parse_with_tasks(whole, source)
+    if params.experiment.train_tasks != file.experiment.train_tasks:
+        tasks = ", ".join(f"{task}: 1" for task in file.experiment.train_tasks)
+        raise UserError(
+            f"{source}: every cell trains on the tasks of experiment.train in {PARAMS}: name all of them, of which some may have the share "
+            f"0, as in {{{tasks}}}."
+        )
     if not override_run(params, file).overrides:
         return CellRun(values=values, params=params, run=override_run(params, file))
     parts = tuple(f"{key}." for key in values)

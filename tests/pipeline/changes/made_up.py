@@ -18,8 +18,8 @@ from dagrpo.utils.manifest import MANIFEST, entry_of
 
 SCRIPT = "workflow/scripts/stage.py"
 OUTPUTS = {
-    "prepare": ("train.parquet", "test.parquet", "card.json"),
-    "difficulty": ("train.parquet",),
+    "prepare": (*(f"{name}.parquet" for name in ("train", "validation", "test", "dropped", "passages")), "card.json"),
+    "difficulty": ("train.parquet", "difficulty.parquet"),
     "train": (MANIFEST, "../metrics.parquet", "../rollouts/manifest.json"),
     "sample": ("completions.parquet",),
     "score": ("scores.parquet", "scores.json"),
@@ -59,9 +59,8 @@ class Project:
         write_json(provenance, record | {"code": code})
 
 
-def make_project(root: Path) -> Project:
+def make_project(root: Path, params: Params = Params()) -> Project:  # noqa: B008 - it is frozen
     """Write it below `root`, which has to be the working directory already."""
-    params = Params()
     (root / "Snakefile").touch()
     write_text(root / "params.yaml", documents.params_yaml(params))
     jobs = planned_jobs(params, params.experiment.name)

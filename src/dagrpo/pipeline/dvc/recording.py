@@ -24,6 +24,7 @@ from dagrpo.pipeline.dvc.private import CUT_SHORT, LOCK, fault_of, record_output
 from dagrpo.pipeline.override_runs import PARAMS, TRY
 from dagrpo.pipeline.record import STATES
 from dagrpo.pipeline.runner import RAN, dvc_drives, note_outputs
+from dagrpo.pipeline.stages import all_stages
 from dagrpo.utils.console import say
 from dagrpo.utils.files import atomic_file, read_json, sha256_of
 from dagrpo.utils.provenance import TOPS, provenances_of
@@ -109,13 +110,19 @@ def commit(folder: str) -> bool:
 
 
 def _with_the_same_dependencies(outputs: Sequence[Path], params: Params) -> list[Path]:
-    """List the current outputs of the other jobs of stages whose jobs read different raw files: each has those of all in dvc.yaml."""
+    """List the current outputs of other jobs that DVC would take for changed.
+
+    They are of stages whose jobs read different raw files, since each has those of all in dvc.yaml, and of stages that read the tasks of
+    a mixture, which DVC knows with their shares.
+    """
     found = []
     stages = {stage_of(str(path)) for path in outputs}
-    jobs = [job for job in planned_jobs(params, params.experiment.name) if job.stage in stages]
+    jobs = planned_jobs(params, params.experiment.name)
     for job in jobs:
         raw = {other.inputs.get(RAW, ()) for other in jobs if other.stage == job.stage}
-        if len(raw) > 1 and Path(job.provenance) not in outputs and is_current(job, params):
+        has_shares = "experiment.train_tasks" in all_stages()[job.stage].reads and bool(params.experiment.shares)
+        is_meant = has_shares or (job.stage in stages and len(raw) > 1)
+        if is_meant and Path(job.provenance) not in outputs and is_current(job, params):
             found.append(Path(job.provenance))
     return found
 
