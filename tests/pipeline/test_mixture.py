@@ -29,7 +29,7 @@ def _params(train: object) -> Params:
     return parse(merged(Params().model_dump(), merged(BOTH, {"experiment": {"train": train}})))
 
 
-def _read(params: Params) -> dict[str, Any]:
+def _read(params: Params) -> dict[tuple[str, ...], Any]:
     """What each stage's jobs read: parameters, and files by name."""
     files = {(job.stage, *job.wildcards.values()): job.inputs for job in planned_jobs(params, "e")}
     return {name: (own_params(params, all_stages()[name[0]]), inputs) for name, inputs in files.items()}
@@ -71,10 +71,10 @@ def test_a_mixture_with_the_share_0_reads_what_the_single_task_reads_and_the_fil
         one.get("experiment", {}).pop("train", None)
         other.get("experiment", {}).pop("train", None)
         assert one == other
-    one, other = _read(alone), _read(mixture)
-    for name, (_, inputs) in one.items():
-        assert all({*paths} <= {*other[name][1][key]} for key, paths in inputs.items())
-    (train,) = (inputs for name, (_, inputs) in other.items() if name[0] == "train")
+    read, of_both = _read(alone), _read(mixture)
+    for name, (_, inputs) in read.items():
+        assert all({*paths} <= {*of_both[name][1][key]} for key, paths in inputs.items())
+    (train,) = (inputs for name, (_, inputs) in of_both.items() if name[0] == "train")
     assert train["train"] == tuple(f"results/e/difficulty/{task}/train.parquet" for task in ("arithmetic", "gsm8k"))
     assert rated_splits(mixture.experiment.train, Path("x")) == {
         "arithmetic": Path("x/difficulty/arithmetic/train.parquet")

@@ -49,7 +49,7 @@ def train(project: Project, seconds: float, steps: int, of_tasks: Mapping[str, f
     state = STATES / f"{project.name}-0123456789abcdef"
     for step in range(1, steps + 1):
         content = {
-            "metrics": {"reward/mean": step / 10} | (of_tasks or {}),
+            "metrics": {"reward/mean": step / 10, **(of_tasks or {})},
             "seconds": {"timing/update_seconds": seconds, "timing/tokens_per_second": 1e6},
         }
         write_checksummed(state / f"metrics/step_{step:05d}.json", content)

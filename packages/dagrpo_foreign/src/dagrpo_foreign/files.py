@@ -166,7 +166,9 @@ def read_line(line: Mapping[str, Any], *, same: Mapping[str, str], trainer: str)
     data = {name: math.nan if value is None else value for name, value in line["data"].items()}
     numbers = {name: value for name, value in data.items() if isinstance(value, int | float)}
     ours = {name: name for name in numbers if name.startswith("task/")}
-    return int(line["step"]), {(ours | same).get(name, f"{trainer}/{name}"): float(n) for name, n in numbers.items()}
+    return int(line["step"]), {
+        ({**ours, **same}).get(name, f"{trainer}/{name}"): float(n) for name, n in numbers.items()
+    }
 
 
 def latest(checkpoints: Path) -> int:

@@ -125,13 +125,13 @@ def _finished(folder: Path, provenance: Path) -> RecordedRun:
     train = record["params"]["experiment"]["train"]
     results = folder.resolve().parents[1]
     splits = rated_splits(train, results)
-    noted = {
+    of_splits = {
         task: digest
         for task, split in splits.items()
         for path, digest in recorded.items()
         if path.endswith(f"/{split.relative_to(results)}")
     }
-    _require_the_same_pictures(folder / "initial", splits, noted)
+    _require_the_same_pictures(folder / "initial", splits, of_splits)
     metrics = read_parquet(folder / "metrics.parquet")
     digests = read_digests(rollouts / FILE)
     return RecordedRun(

@@ -109,7 +109,11 @@ class Attempts:
         else:
             fields = ("excluded", "learned", "stop_reason", "fault")
             found = {name: getattr(trajectory, name) for name in fields}
-            score = {"reward": graded.score.reward, "right": graded.score.correct is True, "tokens": trajectory.tokens}
+            score: dict[str, Any] = {
+                "reward": graded.score.reward,
+                "right": graded.score.correct is True,
+                "tokens": trajectory.tokens,
+            }
             await self._write(step, Drawn(index=index, task=prompt.row.task, **found, **score))
             if trajectory.learned:
                 self._send(attempt=number, done=record(graded))

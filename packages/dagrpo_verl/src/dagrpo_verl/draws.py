@@ -101,7 +101,7 @@ class Comparison:
         own = [each for each in drawn if each.task == task]
         learned = [each for each in own if each.learned]
         rewards = [{each.reward for each in learned if each.index == row} for row in {each.index for each in learned}]
-        means = {
+        means: dict[str, list[float]] = {
             "reward_mean": [each.reward for each in learned],
             "correct_fraction": [each.right for each in learned],
             "tokens_mean": [each.tokens for each in learned],

@@ -56,7 +56,7 @@ class PromptSampler:
         self._training = training
         self._mixture = Mixture(sizes, shares or {}, training.prompts_per_step)
         before = self._mixture.before(finished)
-        known = {task: {"position": before[task], "retired": []} for task in tasks}
+        known: dict[str, Mapping[str, Any]] = {task: {"position": before[task], "retired": []} for task in tasks}
         if saved is not None:
             known = saved["tasks"] if len(tasks) > 1 else dict.fromkeys(tasks, saved)
         self._samplers: dict[str, _TaskSampler] = {}
