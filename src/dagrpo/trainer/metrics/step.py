@@ -115,12 +115,12 @@ def _task_metrics(rollouts: Rollouts, stats: UpdateStats) -> dict[str, float]:
         learned = [place for place in rollouts.learned if tasks[place] == task]
         graded = [rollouts.graded[place] for place in learned]
         counted = torch.cat([entropies[0][:0], *(entropies[at] for at in rollouts.counted if tasks[at] == task)])
-        values = {
+        values: dict[str, Sequence[float]] = {
             "reward_mean": rollouts.rewards[learned].tolist(),
             "correct_fraction": [each.score.correct is True for each in graded],
             "tokens_mean": [each.trajectory.tokens for each in graded],
             "entropy": counted.tolist(),
-            "no_signal_fraction": without_advantage[groups],
+            "no_signal_fraction": without_advantage[groups].tolist(),
         }
         found |= {task_metric(task, name): float(np.mean(own)) for name, own in values.items() if len(own)}
         found[task_metric(task, "groups")] = float(len(groups))
