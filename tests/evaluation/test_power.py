@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from dagrpo.evaluation.power import detectable, detectable_of, problems_needed
+from dagrpo.evaluation.power import detectable, detectable_of
 from dagrpo.evaluation.statistics import Floats, Resampling, Variance, paired_difference, variance_of
+from dagrpo_compare.power import problems_needed
 
 CASES = {
     "one seed": (Variance(seeds=0.0, problems=0.3, rest=0.0), 1, 150),

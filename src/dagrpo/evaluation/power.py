@@ -20,7 +20,6 @@ from dagrpo.evaluation.statistics import (
 )
 
 POWER = 0.8  # the chance with which a difference is to be shown: Cohen 1988
-MOST_PROBLEMS = 10_000_000
 
 
 def detectable(variance: Variance, seeds: int, problems: int, confidence: float, power: float = POWER) -> float:
@@ -53,27 +52,6 @@ def _bootstrap_variance(variance: Variance, seeds: int, problems: int) -> float:
         (seeds - 1) * (problems - 1) * rest,
     )
     return sum(terms) / (seeds * problems) ** 2
-
-
-def problems_needed(
-    variance: Variance, difference: float, seeds: int, confidence: float, power: float = POWER
-) -> int | None:
-    """Return the least number of problems with which `seeds` show a difference; None if no number of problems does."""
-
-    def is_enough(problems: int) -> bool:
-        return detectable(variance, seeds, problems, confidence, power) <= difference
-
-    # From below: with few seeds many problems show less again, since Student's interval then has their few degrees of freedom.
-    high = 2
-    while not is_enough(high):
-        high *= 2
-        if high > MOST_PROBLEMS:
-            return None
-    low = high // 2  # not enough, or too few for a variance
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if is_enough(middle) else (middle, high)
-    return high
 
 
 def detectable_of(differences: Floats, confidence: float) -> float:

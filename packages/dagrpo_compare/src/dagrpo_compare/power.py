@@ -12,13 +12,14 @@ from rich.text import Text
 
 from dagrpo.cli.shared import Which, complete_experiments, print_json
 from dagrpo.core.errors import UserError
-from dagrpo.evaluation.power import POWER, detectable, problems_needed
+from dagrpo.evaluation.power import POWER, detectable
 from dagrpo.evaluation.statistics import Variance, variance_of
 from dagrpo.report.format import percent, plural, points
 from dagrpo.utils.console import plain_console
 from dagrpo_compare.comparison import Evaluated, read_evaluated, shared_by, trouble_between, values_of
 
 SEEDS = (2, 3, 5, 10, 20)
+MOST_PROBLEMS = 10_000_000
 GREEDY = "greedy"
 
 
@@ -129,6 +130,27 @@ def _of_task(first: Evaluated, second: Evaluated, task: str, labels: Sequence[st
             for count in ((1,) if variance.is_of_one_seed else SEEDS)
         ),
     )
+
+
+def problems_needed(
+    variance: Variance, difference: float, seeds: int, confidence: float, power: float = POWER
+) -> int | None:
+    """Return the least number of problems with which `seeds` show a difference; None if no number of problems does."""
+
+    def is_enough(problems: int) -> bool:
+        return detectable(variance, seeds, problems, confidence, power) <= difference
+
+    # From below: with few seeds many problems show less again, since Student's interval then has their few degrees of freedom.
+    high = 2
+    while not is_enough(high):
+        high *= 2
+        if high > MOST_PROBLEMS:
+            return None
+    low = high // 2  # not enough, or too few for a variance
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if is_enough(middle) else (middle, high)
+    return high
 
 
 def _parts(power: TaskPower) -> Iterator[RenderableType]:
