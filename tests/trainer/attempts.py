@@ -36,8 +36,11 @@ def scored(
     return GradedTrajectory(trajectory=trajectory, score=score)
 
 
-def graded(index: int, sample: int, *, reward: float, correct: bool = False, tokens: int = 1) -> GradedTrajectory:
+def graded(
+    index: int, sample: int, *, reward: float, correct: bool = False, tokens: int = 1, task: str = "arithmetic"
+) -> GradedTrajectory:
     """Return an attempt at the problem with that index, whose only component is its accuracy."""
     own = written([7] * tokens, (5, 10 + index), weight_version="v")
-    trajectory = attempt(index, own, sample_index=sample, sampling_seed=sample)
+    prompt = problem(index, task=task)
+    trajectory = attempt(index, own, prompt=prompt, sample_index=sample, sampling_seed=sample)
     return scored(trajectory, reward, "right" if correct else "wrong", accuracy=reward)

@@ -43,7 +43,7 @@ from dagrpo.rollout.sampling import Sampling, sampling_seed
 from dagrpo.tools import TOOLS, CallContext, StatelessTool
 from dagrpo.trainer.clock import Clock
 from dagrpo.trainer.config.training import Training
-from dagrpo.trainer.run import TrainingRun, files_in, one_split, step_file
+from dagrpo.trainer.run import TrainingRun, files_in, step_file
 from dagrpo.trainer.sampling.prompt_sampler import PromptSampler
 from dagrpo.trainer.setup import open_sampler, read_prompts
 from dagrpo.trainer.state.digest_table import FILE
@@ -504,6 +504,37 @@ def test_problems_that_are_drawn_in_vain_are_those_due(tmp_path: Path) -> None:
     assert "groups of 2 are due" in check_chain(forged)[0][1].faults[0], "without dynamic sampling nothing is discarded"
 
 
+@pytest.mark.parametrize("dynamic", [{}, {"oversampling": 1.4, "max_rounds": 2}], ids=["exact", "dynamic sampling"])
+def test_the_draws_of_a_mixture_are_those_due(dynamic: dict[str, Any], tmp_path: Path) -> None:
+    initial, split = runs.make_inputs(tmp_path)
+    run = runs.training_run((initial, split), tmp_path / "state", tmp_path, steps=3, save_every=1)
+    write_parquet(tmp_path / "b.parquet", to_table([replace(runs.task_row(n), task="b") for n in range(10, 16)]))
+    sizes = {"steps": 3, "prompts_per_step": 4, "samples_per_prompt": 2, "dynamic_sampling": dynamic}
+    run = replace(
+        run,
+        training=Training.model_validate(sizes),
+        train_splits={"arithmetic": split, "b": tmp_path / "b.parquet"},
+        shares={"arithmetic": 0.75, "b": 0.25},
+    )
+    runs.execute(run)
+    one = _audited_world(run, tmp_path)
+    checks, states = check_chain(one)
+    assert [check.state for check in checks] == [State.EQUAL, State.EQUAL]
+    assert states[3]["tasks"]["b"]["position"] >= 2
+    halves = replace(one, run=replace(one.run, shares={"arithmetic": 0.5, "b": 0.5}))
+    assert (
+        "(3 groups of arithmetic where 2 are due, 1 groups of b where 2 are due)" in check_chain(halves)[0][1].faults[0]
+    )
+    table = read_parquet(one.recorded.table(2))
+    drawn = table["problem_index"].to_pylist()
+    others = [*range(10, 16)] if drawn[0] >= 10 else [*range(10)]
+    instead = next(index for index in others if index not in drawn)
+    changed = [instead if index == drawn[0] else index for index in drawn]
+    place = table.column_names.index("problem_index")
+    write_parquet(one.recorded.table(2), table.set_column(place, "problem_index", pa.array(changed, pa.int64())))
+    assert f"problem_index is {instead}, and {drawn[0]} is due" in check_chain(one)[0][1].faults[0]
+
+
 class CallingEngine(runs.ScriptedEngine):
     """Calls the calculator, then writes what it is told."""
 
@@ -591,7 +622,7 @@ def test_attempts_of_an_evaluation_are_derived_from_recorded_results_of_tools_th
     agent = run.rollout.agent.model_copy(update={"max_result_characters": 16})
     attempts = SplitAttempts(
         model=run.initial,
-        split=one_split(run),
+        split=run.train_splits["arithmetic"],
         conversation=run.rollout.model_copy(update={"agent": agent}),
         sampling=Sampling(
             samples=2, greedy=True, temperature=1.0, top_p=1.0, top_k=-1, max_new_tokens=120, lockstep=True

@@ -14,7 +14,7 @@ from dagrpo.checkpoints.manifest import verify
 from dagrpo.checkpoints.source import open_tensors
 from dagrpo.core.errors import TransientError, UserError
 from dagrpo.data.schema import to_table
-from dagrpo.trainer.run import TrainingRun, one_split
+from dagrpo.trainer.run import TrainingRun
 from dagrpo.utils.files import sha256_of
 from dagrpo.utils.tables import read_parquet, write_parquet
 
@@ -87,7 +87,9 @@ def test_a_lost_response_ends_the_run_which_goes_on_from_its_last_checkpoint(
 
 def test_an_attempt_that_cannot_be_graded_ends_the_run(run: TrainingRun, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [runs.task_row(number) for number in range(10)]
-    write_parquet(one_split(run), to_table([*rows[:1], *(replace(row, ground_truth="none") for row in rows[1:])]))
+    write_parquet(
+        run.train_splits["arithmetic"], to_table([*rows[:1], *(replace(row, ground_truth="none") for row in rows[1:])])
+    )
     monkeypatch.setenv("STAND_IN_TURNS", '["#### 1"]')
     with pytest.raises(UserError, match=r"step 1 cannot be graded: row 0"):
         train(run)

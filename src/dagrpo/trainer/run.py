@@ -114,9 +114,3 @@ class SftRun:
     grace_seconds: float = USUAL_GRACE  # to save, after a signal to stop
     conversation: Conversation = field(default_factory=Conversation)  # the form in which demonstrations are written
     deterministic: bool = True  # rollout.deterministic: on a GPU, the same bits whenever it is computed again
-
-
-def one_split(run: TrainingRun | SftRun) -> Path:
-    """Return the only split that a run learns from."""
-    (split,) = run.train_splits.values()
-    return split

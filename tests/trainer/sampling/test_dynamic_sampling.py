@@ -12,16 +12,18 @@ from dagrpo.core.trajectory import GradedTrajectory
 from dagrpo.rollout.early_stop import CutOff
 from dagrpo.trainer.batches.rollouts import spread
 from dagrpo.trainer.config.training import Training
-from dagrpo.trainer.sampling.dynamic_sampling import figures, has_spread, prompts_to_draw, used_groups
+from dagrpo.trainer.sampling.dynamic_sampling import FullBatch, figures, has_spread, prompts_to_draw, used_groups
 
 
 def training(**dynamic: Any) -> Training:
     return Training.model_validate({"prompts_per_step": 3, "samples_per_prompt": 2, "dynamic_sampling": dynamic})
 
 
-def groups(*rewards: tuple[float, float], correct: bool = False) -> list[GradedTrajectory]:
+def groups(*rewards: tuple[float, float], correct: bool = False, tasks: str = "arithmetic") -> list[GradedTrajectory]:
+    """Groups with these rewards; `tasks`: of all of them, or a letter for each."""
+    of_groups = tasks if len(tasks) == len(rewards) else [tasks] * len(rewards)
     return [
-        attempts.graded(index, sample, reward=reward, correct=correct)
+        attempts.graded(index, sample, reward=reward, correct=correct, task=of_groups[index])
         for index, pair in enumerate(rewards)
         for sample, reward in enumerate(pair)
     ]
@@ -90,6 +92,23 @@ def test_a_round_draws_what_is_missing_times_the_oversampling_rounded_up(
 )
 def test_a_batch_has_always_as_many_groups(drawn: list[tuple[float, float]], used: list[int]) -> None:
     assert used_groups(groups(*drawn), training(max_rounds=2), 0, {TASK: 3}) == used
+
+
+def test_each_task_of_a_mixture_fills_its_own_part_of_the_batch() -> None:
+    """Of a, three are due and two found; of b, one is due and found twice; of c, one is due and none found."""
+    found = groups(DIFFERENT, EQUAL, DIFFERENT, EQUAL, DIFFERENT, EQUAL, DIFFERENT, tasks="aaabbca")
+    due, settings = {"a": 3, "b": 1, "c": 1}, training(max_rounds=2, oversampling=1.5)
+    assert prompts_to_draw(found[:6], settings, due) == {"a": 2, "b": 2, "c": 2}  # one of each is missing
+    assert prompts_to_draw(found, settings, due) == {"a": 0, "b": 0, "c": 2}
+    # a at 0, 2 and 6, b its second, c one without spread, spread evenly: a a b a c.
+    assert used_groups(found, settings, 0, due) == [0, 2, 4, 6, 5]
+    missing = {"a": 1, "b": 0, "c": -1}
+    full = FullBatch(missing, lambda own: groups(*[DIFFERENT] * (len(own) // 2), tasks="a"), settings)
+    assert not full.is_full
+    full.judge(0, [each.trajectory for each in groups(DIFFERENT, tasks="b")])
+    assert not full.is_full, "another one of b is of no use"
+    full.judge(1, [each.trajectory for each in groups(DIFFERENT, tasks="a")])
+    assert full.is_full
 
 
 def test_a_step_without_any_spread_goes_on_only_where_no_more_was_asked_for() -> None:

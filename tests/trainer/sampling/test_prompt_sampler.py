@@ -12,9 +12,13 @@ from tests.trainer import attempts
 
 from dagrpo.core.errors import UserError
 from dagrpo.core.trajectory import GradedTrajectory, Prompt
+from dagrpo.core.types import Completion
+from dagrpo.rollout.early_stop import Part
 from dagrpo.rollout.prompts import prompt_indices
 from dagrpo.trainer.config.training import Training
 from dagrpo.trainer.sampling.prompt_sampler import PromptSampler, SampledPrompt
+
+COMPLETION = Completion(token_ids=(7,), logprobs=(-1.0,), finish_reason="abort", weight_version="step_0")
 
 
 def training(**values: Any) -> Training:
@@ -106,3 +110,64 @@ def test_a_run_whose_problems_are_all_retired_ends_in_a_sentence_that_says_what_
     drawing.retire([*group(0, True, True), *group(1, True, True)])
     with pytest.raises(UserError, match=r"step 8: all 2 problems of task arithmetic have reached training.retire_at"):
         drawing.draw({"arithmetic": 1}, 7)
+
+
+def of_tasks(**sizes: int) -> list[Prompt]:
+    """Problems of each task, whose indices go on from one task to the next."""
+    tasks = [task for task, size in sizes.items() for _ in range(size)]
+    return [problem(index, task=task) for index, task in enumerate(tasks)]
+
+
+def test_a_mixture_takes_turns_and_each_task_keeps_its_own_order() -> None:
+    sampler = PromptSampler(of_tasks(a=7, b=4), training(prompts_per_step=3), 3, shares={"a": 0.5, "b": 0.5})
+    assert [sampler.due(step) for step in range(2)] == [{"a": 2, "b": 1}, {"a": 1, "b": 2}]
+    drawn = [row for step in range(4) for row in rows(sampler.draw(sampler.due(step), step))]
+    a, b = (prompt_indices(3, 0, 6, size) for size in (7, 4))
+    b = [7 + row for row in b]
+    assert drawn == [a[0], a[1], b[0], b[1], a[2], b[2], a[3], a[4], b[3], b[4], a[5], b[5]]
+    assert sampler.epochs == {"a": 6 / 7, "b": 6 / 4}
+    state = {"retired": [], "cut_off": []}
+    assert sampler.saved == {"tasks": {"a": {"position": 6, **state}, "b": {"position": 6, **state}}}
+    later = PromptSampler(of_tasks(a=7, b=4), training(prompts_per_step=3), 3, shares={"a": 1, "b": 1}, finished=4)
+    assert later.saved == sampler.saved, "of steps that each drew their batch"
+
+
+@given(
+    sizes=st.tuples(st.integers(1, 6), st.integers(1, 6)),
+    steps=st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5), st.integers(0, 2**16)), min_size=1, max_size=6),
+    data=st.data(),
+)
+def test_a_mixture_that_goes_on_anywhere_draws_what_a_whole_run_draws(
+    sizes: tuple[int, int], steps: list[tuple[int, int, int]], data: st.DataObject
+) -> None:
+    """Any groups are cut off, with a part that they go on from; no position of a task is lost or used twice."""
+    prompts, settings = of_tasks(a=sizes[0], b=sizes[1]), training()
+    cut, whole = data.draw(st.integers(0, len(steps) - 1)), PromptSampler(prompts, settings, 5)
+    done: list[int] = []
+    resumed = PromptSampler(prompts, settings, 5)
+    for step, (of_a, of_b, dice) in enumerate(steps):
+        if step == cut:
+            saved = json.loads(json.dumps(resumed.saved))
+            resumed = PromptSampler(prompts, settings, 5, saved=saved, parts=resumed.parts)
+        drawn, again = (each.draw({"a": of_a, "b": of_b}, step) for each in (whole, resumed))
+        assert drawn == again
+        finished = [row for place, row in enumerate(rows(drawn)) if dice >> place & 1]
+        parts = {row: {0: Part(seed=row, completion=COMPLETION)} for row in rows(drawn)}
+        for each in (whole, resumed):
+            each.put_back(drawn, finished, parts)
+        done += finished
+    waiting = [row for own in whole.saved["tasks"].values() for row, _ in own["cut_off"]]
+    for task, first, size in (("a", 0, sizes[0]), ("b", sizes[0], sizes[1])):
+        position = whole.saved["tasks"][task]["position"]
+        own = [row - first for row in (*done, *waiting) if first <= row < first + size]
+        assert sorted(own) == sorted(prompt_indices(5, 0, position, size))
+
+
+def test_a_task_whose_problems_are_all_retired_is_named() -> None:
+    sampler = PromptSampler(of_tasks(a=2, b=2), training(retire_at=0.9), 0)
+    for prompt in of_tasks(a=2, b=2)[2:]:
+        sampler.retire_prompt(prompt)
+    assert sampler.retired == 2
+    assert len(sampler.draw({"a": 3, "b": 0}, 7)) == 3
+    with pytest.raises(UserError, match=r"step 8: all 2 problems of task b have reached training.retire_at"):
+        sampler.draw({"a": 1, "b": 1}, 7)

@@ -17,7 +17,7 @@ from dagrpo.checkpoints.source import open_tensors
 from dagrpo.config.overlay import merged
 from dagrpo.core.errors import TransientError, UserError
 from dagrpo.data.schema import to_table
-from dagrpo.trainer.run import TrainingRun, one_split
+from dagrpo.trainer.run import TrainingRun
 from dagrpo.utils.files import read_json
 from dagrpo.utils.tables import read_parquet, write_parquet
 from dagrpo_megatron.backend import running
@@ -114,7 +114,7 @@ def test_a_response_that_cannot_be_graded_ends_the_run_with_its_reason(
     run: TrainingRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = [replace(runs.task_row(number), ground_truth="none") for number in range(10)]
-    write_parquet(one_split(run), to_table(rows))
+    write_parquet(run.train_splits["arithmetic"], to_table(rows))
     monkeypatch.setattr(running, "check_command", lambda *given: None)  # it would find the reason before
     with pytest.raises(UserError, match=r"A response cannot be graded: row \d"):
         train(run)
