@@ -1,10 +1,18 @@
 """The choice of a policy by validation rows, and its interval."""
 
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
+from tests.report.synthetic import completions
 
-from dagrpo.evaluation.choice import choose, with_choice
+from dagrpo.config.schema import parse
+from dagrpo.core.errors import UserError
+from dagrpo.evaluation.choice import choose, chosen_by, sentence, with_choice
+from dagrpo.evaluation.config import Scoring
 from dagrpo.evaluation.statistics import Estimate, Floats, Resampling, wilson
+from dagrpo.utils.tables import write_parquet
 
 RESAMPLING = Resampling(confidence=0.95, draws=200, seed=0)
 REPETITIONS = 400
@@ -84,3 +92,54 @@ def test_the_interval_of_a_choice_covers_where_that_without_it_or_a_choice_on_th
     on_test = np.mean([each.low <= own <= each.high for own, each in naive])
     assert covered >= 0.94
     assert min(alone, on_test) < 0.9
+
+
+def test_a_policy_is_chosen_from_completions_and_a_sentence_says_how(tmp_path: Path) -> None:
+    paths = []
+    accuracies = {"trained": 0.3, "step_80": 0.9, "step_9": 0.2}
+    for task in ("gsm8k", "math"):
+        for policy, accuracy in accuracies.items():
+            paths.append(tmp_path / "validation" / task / policy / "completions.parquet")
+            write_parquet(paths[-1], completions(task, 20, 2, accuracy, np.random.default_rng(0)))
+    choice = chosen_by(paths, Scoring(bootstrap_draws=200))
+    assert choice["policy"] == "step_80"
+    assert [each["policy"] for each in choice["candidates"]] == ["step_9", "step_80", "trained"]
+    best = choice["candidates"][1]
+    assert best["score"] == pytest.approx(np.mean([each["value"] for each in best["tasks"].values()]))
+    assert set(choice["spreads"]["math"]) == {"greedy", "mean_at_2", "pass_at_1", "pass_at_2", "maj_at_2"}
+    assert sentence(choice).startswith(
+        "The policy after step 80 is the best of 3 by greedy accuracy on validation rows (20 of gsm8k, 20 of math)"
+    )
+
+
+CHOOSES = {
+    "training": {"keep_policies": [5], "steps": 10},
+    "evaluation": {"choose": "best"},
+    "data": {"held_out_validation": 8},
+}
+
+
+@pytest.mark.parametrize(
+    ("section", "values", "remedy"),
+    [
+        ("training", {"steps": 10}, "keeps no policy before the last step: give it steps"),
+        ("training", {"keep_policies": [10], "steps": 10}, "keeps no policy before the last step"),
+        (
+            "training",
+            {"keep_policies": [5], "steps": 10, "patience": 2, "evaluate_every": 1},
+            "training.patience may end",
+        ),
+        ("data", {}, r"no task of experiment\.evaluate \(arithmetic\) has validation rows: data\.held_out_validation"),
+    ],
+)
+def test_what_cannot_be_chosen_is_refused_with_what_to_change(
+    section: str, values: dict[str, Any], remedy: str
+) -> None:
+    assert parse(CHOOSES).evaluation.choose == "best"
+    with pytest.raises(UserError, match=remedy):
+        parse({**CHOOSES, section: values})
+
+
+def test_a_task_with_validation_rows_of_its_own_needs_none_held_out_and_one_for_tests_only_has_none() -> None:
+    assert [parse({}).data.has_validation(task) for task in ("math_500", "geo3k")] == [False, True]
+    assert not parse({"data": {"held_out_validation": 8}}).data.has_validation("math_500")

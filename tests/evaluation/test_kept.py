@@ -91,18 +91,18 @@ def test_a_policy_is_loaded_once_for_all_tasks_in_the_type_of_the_engine_and_mus
 
     monkeypatch.setattr(sampling, "open_engine", start)
     digests = []
-    for step in (0, 1, 2):
+    for step in (0, 1, 2, 3):
         made = make_fresh(tmp_path / str(step), SHAPE.model_copy(update={"seed": step}), torch.float32)
         digests.append(made.tensors.digest[:12])
-        if step:
+        if step in (1, 2):
             write(tmp_path / "kept", tmp_path / "0", step, open_tensors(tmp_path / str(step)))
     attempts = replace(attempts_of(tmp_path / "0", tmp_path), dtype="bfloat16")
-    with opened_kept(attempts, tmp_path / "kept", tmp_path / "0") as checkpoint_of:
+    with opened_kept(attempts, tmp_path / "kept", tmp_path / "0", tmp_path / "3") as checkpoint_of:
         assert not opened
-        for step in (1, 1, 2):
-            assert checkpoint_of(step).engine() is engine
-        assert engine.loaded == [(digests[step], torch.bfloat16) for step in (1, 2)]
+        for policy in ("step_1", "step_1", "step_2", "trained"):
+            assert checkpoint_of(policy).engine() is engine
+        assert engine.loaded == [(digest, torch.bfloat16) for digest in digests[1:]]
         engine.differs = True
-        with pytest.raises(UserError, match="server 0 holds other weights than those kept after step 1: 1 tensors"):
-            checkpoint_of(1).engine()
+        with pytest.raises(UserError, match="server 0 holds other weights than those of step_1: 1 tensors"):
+            checkpoint_of("step_1").engine()
     assert [options["keep_pictures"] for options in opened] == [False]

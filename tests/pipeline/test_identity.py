@@ -203,7 +203,7 @@ def test_another_task_that_is_evaluated_is_code_of_training_only_if_its_problems
     calculator = "src/dagrpo/tools/calculator.py"
     alone, answered = parse(tasks), parse(tasks | {"training": {"evaluate_every": 5}})
     with_it = {stage for stage in all_stages() if calculator in code_files(alone, all_stages()[stage])}
-    assert with_it == {"prepare", "sample", "sample_kept"}
+    assert with_it == {"prepare", "sample", "sample_kept", "validate"}
     assert calculator in code_files(answered, all_stages()["train"])
     assert calculator not in code_files(answered, all_stages()["sft"])
 
@@ -214,7 +214,7 @@ def test_the_packages_of_the_project_are_code_of_the_stages_that_use_them() -> N
     assert (
         users["dagrpo_sglang_cpu"]
         == users["dagrpo_sglang_adapters"]
-        == {"difficulty", "sample", "sample_kept", "train"}
+        == {"difficulty", "sample", "sample_kept", "train", "validate"}
     )
     assert users["dagrpo_sandbox"] == set()
     programs = parse({"experiment": {"train": "mbpp", "evaluate": ["mbpp"], "tasks": ["mbpp"]}})
@@ -233,7 +233,7 @@ def _stages_with(pattern: str, params: Params) -> set[str]:
     [
         ("math-verify", {"difficulty", "train", "score", "report"}),
         ("antlr4-python3-runtime", {"difficulty", "train", "score", "report"}),
-        ("sglang", {"difficulty", "train", "sample", "sample_kept"}),
+        ("sglang", {"difficulty", "train", "sample", "sample_kept", "validate"}),
         ("peft", {"sft", "train"}),
         ("gguf", {"model", "teacher"}),
         ("renderers", set()),

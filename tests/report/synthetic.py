@@ -45,6 +45,7 @@ class Files:
     rollouts: list[Path]
     provenance: list[Path]
     held_out: list[Path] = field(default_factory=list)
+    choices: list[Path] = field(default_factory=list)
     splits: list[Path] = field(default_factory=list)  # of tasks with pictures: a test says which there are
 
     def read(self) -> Inputs:
@@ -213,7 +214,7 @@ class _Maker:
         made = (
             _evaluated_talks(self.problems, self.samples, variant)
             if task.endswith("_tool")
-            else _completions(task, self.problems, self.samples, accuracy, self.random)
+            else completions(task, self.problems, self.samples, accuracy, self.random)
         )
         write_parquet(completions, made)
         scoring = Scoring(bootstrap_draws=200, also=[*self.also])
@@ -320,7 +321,7 @@ def _evaluated_talks(problems: int, samples: int, variant: str) -> pa.Table:
     return conversations.table(rows)
 
 
-def _completions(task: str, problems: int, samples: int, accuracy: float, random: np.random.Generator) -> pa.Table:
+def completions(task: str, problems: int, samples: int, accuracy: float, random: np.random.Generator) -> pa.Table:
     rows = []
     chance = random.beta(3 * accuracy, 3 * (1 - accuracy) + 0.05, problems)
     for problem in range(problems):

@@ -51,7 +51,7 @@ def test_their_code_is_that_of_the_stages_that_use_them_and_of_no_other() -> Non
     agent = {"name": "program", "command": [sys.executable, str(Path(__file__))]}
     programs, own = parse({"rollout": {"agent": agent}}), parse({})
     using = {name for name, stage in all_stages().items() if _of_the_package(code_files(programs, stage))}
-    assert using == {"difficulty", "sample", "sample_kept", "train"}
+    assert using == {"difficulty", "sample", "sample_kept", "train", "validate"}
     files = _of_the_package(code_files(programs, all_stages()["train"]))
     assert {"program.py", "gateway/server.py", "programs/service.py"} <= files
     assert not {"environment.py", "openenv.py", "verifiers.py"} & files

@@ -20,7 +20,9 @@ from dagrpo.utils.file_names import is_below
 from dagrpo.utils.files import canonical_json, read_json, write_json
 from dagrpo.utils.manifest import MANIFEST, FileEntry, entry_of, fault_of_size, fault_since_read
 
-BESIDE = frozenset({MANIFEST, "provenance.json"})  # files of a checkpoint folder that are not part of the checkpoint
+BESIDE = frozenset(
+    {MANIFEST, "provenance.json", "choice.json"}
+)  # files of a checkpoint folder that are not part of the checkpoint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

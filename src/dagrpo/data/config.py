@@ -88,6 +88,14 @@ class Sources(Section):
                 "another experiment's file, or choose with training.min_pass_rate and max_pass_rate"
             )
 
+    def has_validation(self, task: str) -> bool:
+        """Return True if a task has validation rows: of its source, or held out of its train rows."""
+        from dagrpo.data.task import get_task
+
+        source = get_task(task).source
+        files = {"train": ""} if source is None else source.mirror_files
+        return "validation" in files or ("train" in files and self.held_out_validation > 0)
+
     def section(self, config: type[ConfigType]) -> ConfigType:
         """Return the section of a generated task, by its class."""
         return next(value for _, value in self if type(value) is config)

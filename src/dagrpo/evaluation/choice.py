@@ -9,13 +9,18 @@ the standard deviation of v[j*] over the draws; its half-width joins that of the
 give v[j*] without the draw's own optimism, but a third of the rows says too little: their noise is many times the spread.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import hypot
+from pathlib import Path
 from statistics import NormalDist
+from typing import Any
 
 import numpy as np
 
+from dagrpo.evaluation.config import STEP, Scoring
+from dagrpo.evaluation.outcomes import outcomes, values_per_problem
+from dagrpo.evaluation.scoring import resampling_of, score
 from dagrpo.evaluation.statistics import DRAWN_AT_ONCE, Estimate, Floats, Resampling
 
 BY = "greedy"  # the metric that a policy is chosen by
@@ -69,3 +74,57 @@ def with_choice(
     half, value = NormalDist().inv_cdf((1 + confidence) / 2) * spread, estimate.value
     low, high = value - hypot(value - estimate.low, half), value + hypot(estimate.high - value, half)
     return Estimate(value=value, low=max(low, bounds[0]), high=min(high, bounds[1]))
+
+
+def chosen_by(completions: Sequence[Path], scoring: Scoring) -> dict[str, Any]:
+    """Return the content of choice.json, by the completions of validation/TASK/POLICY/: of each candidate, in any order.
+
+    `trained` is the last candidate.
+    """
+    values: dict[str, dict[str, dict[str, Floats]]] = {}
+    estimates: dict[str, dict[str, Any]] = {}
+    for path in sorted(completions, key=lambda path: _place(path.parent.name)):
+        task, policy = path.parts[-3:-1]
+        scores, summary = score(path, scoring)
+        values.setdefault(task, {})[policy] = values_per_problem(outcomes(scores, votes="maj_at_k" in summary))
+        estimates.setdefault(policy, {})[task] = {"problems": summary["problems"], **summary["greedy"]}
+    by_metric = {
+        task: {name: np.stack([each[name] for each in own.values()]) for name in next(iter(own.values()))}
+        for task, own in values.items()
+    }
+    choice, policies = choose(by_metric, resampling_of(scoring)), list(estimates)
+    return {
+        "policy": policies[choice.best],
+        "candidates": [
+            {"policy": policy, "score": score, "share": share, "tasks": estimates[policy]}
+            for policy, score, share in zip(policies, choice.scores, choice.shares, strict=True)
+        ],
+        "spreads": choice.spreads,
+    }
+
+
+def _place(policy: str) -> tuple[bool, int]:
+    return (False, int(policy.removeprefix(STEP))) if policy.startswith(STEP) else (True, 0)
+
+
+def sentence(choice: Mapping[str, Any]) -> str:
+    """Return how a policy was chosen, and what that adds to its intervals, from choice.json."""
+    candidates = {each["policy"]: each for each in choice["candidates"]}
+    own = candidates[choice["policy"]]
+    rows = ", ".join(f"{each['problems']:,} of {task}" for task, each in own["tasks"].items())
+    added = ", ".join(f"{100 * each[BY]:.1f} on {task}" for task, each in choice["spreads"].items())
+    return (
+        f"{named(own['policy'])} is the best of {len(candidates)} by greedy accuracy on validation rows ({rows}), which were neither "
+        f"trained on nor tested: {100 * own['score']:.1f}%. Other validation rows would choose another one in "
+        f"{1 - own['share']:.0%} of bootstrap draws, which moves the greedy accuracy by a standard deviation of {added} points: its "
+        "intervals hold that."
+    )
+
+
+def named(policy: str) -> str:
+    """Return a candidate in words."""
+    return (
+        f"The policy after step {policy.removeprefix(STEP)}"
+        if policy.startswith(STEP)
+        else "The policy of the last step"
+    )

@@ -1,11 +1,12 @@
 """Sections `evaluation` (stages sample and score) and `difficulty`."""
 
 from collections.abc import Sequence
-from typing import Annotated, Literal, Protocol, Self
+from typing import TYPE_CHECKING, Annotated, Literal, Protocol, Self
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
 from dagrpo.core.errors import UserError
+from dagrpo.core.experiment import Experiment
 from dagrpo.core.plugin_sections import NameOf
 from dagrpo.core.section import MOST_STEPS, MOST_TOKENS, Seconds, Section, Seed, Temperature, TopK, TopP
 from dagrpo.rewards.unit_tests import UnitTests
@@ -68,7 +69,11 @@ class Scoring(Section):
         return [scorer for scorer in map(SCORERS.get, self.also) if scorer.suits(verifier)]
 
 
+if TYPE_CHECKING:
+    from dagrpo.data.config import Data
+
 BASE_AND_TRAINED = ["base", "trained"]
+CHOSEN = "chosen"  # the policy of evaluation.choose
 STEP = "step_"  # before the step, in the name of a kept policy
 PolicyName = Annotated[str, Field(pattern=r"^(base|trained|step_[1-9][0-9]{0,7})$")]
 
@@ -80,6 +85,8 @@ class Keeps(Protocol):
     def steps(self) -> int: ...
     @property
     def kept_steps(self) -> Sequence[int]: ...
+    @property
+    def patience(self) -> int | None: ...
 
 
 class Evaluation(Section):
@@ -95,6 +102,12 @@ class Evaluation(Section):
         "steps, such as step_40. {every: 20}: base, trained, and each 20th step before the last one. "
         "training.keep_policies keeps them.",
     )
+    choose: Literal["best"] | None = Field(
+        None,
+        description="best: choose one of the policies that training.keep_policies keeps and the trained one, for each seed: that with "
+        "the highest greedy accuracy on the validation rows, the mean over the tasks that have some, and of equal ones the earliest. It "
+        "alone is then scored on the test rows, as the policy `chosen`, with the choice in its interval.",
+    )
     oracles: bool = Field(
         False,
         description="Also evaluate tasks whose tool or user knows the answer; their scores are marked (oracle).",
@@ -109,12 +122,27 @@ class Evaluation(Section):
         return sorted(int(name.removeprefix(STEP)) for name in self.policies if name.startswith(STEP))
 
     def policy_names(self, training: Keeps) -> list[str]:
-        """List all policies that are evaluated, in the order of training."""
-        return ["base", *(f"{STEP}{step}" for step in self.steps(training)), "trained"]
+        """List all policies that are evaluated, in the order of training, the chosen one last."""
+        return [
+            "base",
+            *(f"{STEP}{step}" for step in self.steps(training)),
+            "trained",
+            *([CHOSEN] if self.choose else []),
+        ]
 
-    def check(self, training: Keeps) -> None:
-        """Raise UserError unless base and trained are evaluated, and all others kept, each once."""
-        names = self.policy_names(training)
+    def candidates(self, training: Keeps) -> list[str]:
+        """List the policies among which one is chosen, in the order of training; [] if none is."""
+        kept = [f"{STEP}{step}" for step in training.kept_steps if step < training.steps]
+        return [*kept, "trained"] if self.choose else []
+
+    def validated(self, experiment: Experiment, data: "Data") -> list[str]:
+        """List the evaluated tasks with validation rows, by which a policy is chosen."""
+        return [task for task in experiment.evaluate if data.has_validation(task)]
+
+    def check(self, training: Keeps, experiment: Experiment, data: "Data") -> None:
+        """Raise UserError unless base and trained are evaluated, all others kept, each once, and one can be chosen."""
+        self._check_choice(training, experiment, data)
+        names = [name for name in self.policy_names(training) if name != CHOSEN]
         if isinstance(self.policies, list) and sorted(self.policies) != sorted(set(names)):
             raise UserError(
                 f"evaluation.policies is {', '.join(self.policies)}: name base and trained, which the report compares, and each "
@@ -124,6 +152,22 @@ class Evaluation(Section):
             raise UserError(
                 f"evaluation.policies asks for step {missing[0]}, which is not among the steps of training.keep_policies "
                 f"({', '.join(map(str, training.kept_steps)) or 'none'}): keep it there, or leave it out here"
+            )
+
+    def _check_choice(self, training: Keeps, experiment: Experiment, data: "Data") -> None:
+        if self.choose and len(self.candidates(training)) == 1:
+            raise UserError(
+                "evaluation.choose is best, but training.keep_policies keeps no policy before the last step: give it steps, such as "
+                "{every: 20}"
+            )
+        if self.choose and training.patience is not None:
+            raise UserError(
+                "evaluation.choose is best, and training.patience may end a run before a step that is to be kept: set one of them to null"
+            )
+        if self.choose and not self.validated(experiment, data):
+            raise UserError(
+                f"evaluation.choose is best, but no task of experiment.evaluate ({', '.join(experiment.evaluate)}) has validation rows: "
+                "data.held_out_validation holds some out of train"
             )
 
 

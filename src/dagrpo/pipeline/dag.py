@@ -51,7 +51,7 @@ def planned_jobs(params: Params, experiment: str) -> list[PlannedJob]:
     `experiment` names its folders: an override run has others than the experiment of its parameters.
     """
     jobs = list[PlannedJob]()
-    for stage in in_order():
+    for stage in (each for each in in_order() if each.wanted(params)):
         names = wildcards_of(stage)
         for chosen in product(*(own_values(name, stage, params, experiment) for name in names)):
             jobs += parts_of(stage, params, dict(zip(names, chosen, strict=True)))
@@ -91,7 +91,7 @@ def input_paths(stage: Stage, name: str, params: Params, wildcards: Mapping[str,
     fixed = dict(wildcards) | {"first_seed": str(params.experiment.seeds[0])}
     fixed |= {"checkpoint": POLICIES[wildcards["policy"]]} if wildcards.get("policy") in POLICIES else {}
     paths = list[str]()
-    for pattern in input_patterns(stage)[name]:
+    for pattern in input_patterns(stage, params)[name]:
         free = [each for each in names_in(pattern) if each not in fixed]  # which stand for all their values
         values = [_values(each, params, fixed["experiment"], evaluated="{seed}" in pattern) for each in free]
         paths += [pattern.format(**fixed, **dict(zip(free, chosen, strict=True))) for chosen in product(*values)]
@@ -101,7 +101,7 @@ def input_paths(stage: Stage, name: str, params: Params, wildcards: Mapping[str,
 def own_values(name: str, stage: Stage, params: Params, experiment: str) -> Sequence[str]:
     """Return every value of a wildcard of a stage's outputs: of the policies, a stage that reads checkpoints has those with one."""
     if name == "policy" and reads_checkpoints(stage):
-        return list(POLICIES)
+        return [each for each in params.evaluation.policy_names(params.training) if each in POLICIES]
     return _values(name, params, experiment, evaluated="seed" in _of_outputs(stage))
 
 
@@ -119,6 +119,8 @@ def _values(name: str, params: Params, experiment: str, *, evaluated: bool) -> S
         "task": params.experiment.evaluate if evaluated else params.experiment.tasks,
         "train": params.experiment.train_tasks,
         "policy": params.evaluation.policy_names(params.training),
+        "validated": params.evaluation.validated(params.experiment, params.data),
+        "candidate": params.evaluation.candidates(params.training),
         "step": [str(step) for step in params.evaluation.steps(params.training)],
     }[name]
 
@@ -151,11 +153,12 @@ def _filled(path: str, values: Mapping[str, str]) -> str:
     return path
 
 
-def input_patterns(stage: Stage) -> Mapping[str, tuple[str, ...]]:
-    """Return the patterns of a stage's inputs by name, with those that EARLIER_PROVENANCE stands for."""
+def input_patterns(stage: Stage, params: Params | None = None) -> Mapping[str, tuple[str, ...]]:
+    """Return the patterns of a stage's inputs by name, with those that EARLIER_PROVENANCE stands for: of stages that `params` want."""
     patterns = patterns_of(stage.inputs)
     later = {stage.name, *_stages_after(stage.name)}
     others = [other for name, other in sorted(all_stages().items()) if name not in later]
+    others = [other for other in others if params is None or other.wanted(params)]
     earlier = [str(other.outputs[PROVENANCE_OUTPUT]) for other in others]
     return {key: tuple(earlier) if paths == (EARLIER_PROVENANCE,) else paths for key, paths in patterns.items()}
 

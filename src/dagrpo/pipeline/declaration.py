@@ -23,8 +23,10 @@ WILDCARDS = (
     "seed",
     "task",
     "train",
+    "validated",
     "policy",
     "step",
+    "candidate",
 )  # of outputs, in the order of a job's name
 STANDING_FOR = ("first_seed", "checkpoint", "earlier_provenance")  # in inputs, for what the parameters name
 PROVENANCE_OUTPUT = "provenance"  # the output of every stage that records it
@@ -41,7 +43,12 @@ RUN = "results/{experiment}/runs/seed_{seed}"
 SEED = re.compile(r"/runs/seed_(\d+)/")  # in the path of a seed's results
 EVALUATION = f"{RUN}/eval/{{task}}/{{policy}}"
 KEPT_EVALUATION = f"{RUN}/eval/{{task}}/step_{{step}}"  # of a kept policy: {policy} stands for it, too
-POLICIES = {"base": "sft", "trained": "exported"}  # with a checkpoint, a folder of the run; the others are restored
+VALIDATION = f"{RUN}/validation/{{validated}}/{{candidate}}"
+POLICIES = {
+    "base": "sft",
+    "trained": "exported",
+    "chosen": "chosen",
+}  # with a checkpoint, a folder of the run; the others are restored
 EARLIER_PROVENANCE = "{earlier_provenance}"  # of all jobs of the stages that do not come after this one
 Paths = str | tuple[str, ...]  # one pattern, or several under one name
 Wildcards = Mapping[str, str]
@@ -121,10 +128,11 @@ class Needs:
 class Stage:
     """The one declaration of a stage: its rule, its entry in dvc.yaml and every list of stages follow from it.
 
-    Outputs are patterns with the wildcards {experiment}, {model}, {seed}, {task}, {train}, {policy} and {step}; there is a job for
-    each of their values. Inputs may have these too: one that the outputs lack stands for all its values. {first_seed} and {checkpoint}
-    stand for the first seed and the checkpoint of {policy}, of which a stage that reads it has those of POLICIES alone. {train} is a
-    task of experiment.train, {step} that of a kept policy that evaluation.policies names.
+    Outputs are patterns with the wildcards {experiment}, {model}, {seed}, {task}, {train}, {validated}, {policy}, {step} and {candidate};
+    there is a job for each of their values. Inputs may have these too: one that the outputs lack stands for all its values.
+    {first_seed} and {checkpoint} stand for the first seed and the checkpoint of {policy}, of which a stage that reads it has those of
+    POLICIES alone. {train} is a task of experiment.train, {step} that of a kept policy that evaluation.policies names, {candidate} a
+    policy, and {validated} a task, by which evaluation.choose chooses.
 
     A stage that `spreads` over wildcards has one job for all their values: the work is called for one after the other, the values of
     the last wildcard in turn. Each has its own outputs and its own provenance, and those that are made already are not made again.
@@ -149,6 +157,7 @@ class Stage:
     nodes: Callable[[Runtime], int] = lambda runtime: 1  # machines, each with these needs
     # False for parameters with which the work starts these processes itself, so that it runs once
     launched: Callable[[Mapping[str, Any]], bool] = lambda params: True
+    wanted: Callable[[Params], bool] = lambda params: True  # False: an experiment with these parameters has no such job
     # of its parameters and inputs: False if the outputs are the same for all seeds, so that one seed's job makes them for all
     seeded: Callable[[Mapping[str, Any], Mapping[str, Sequence[Path]]], bool] = lambda params, inputs: True
     metrics: tuple[str, ...] = ()  # outputs that DVC shows as metrics

@@ -8,7 +8,7 @@ from typing import Any
 from dagrpo.evaluation.outcomes import group_of
 from dagrpo.report import style
 from dagrpo.report.breakdowns import breakdown
-from dagrpo.report.comparison import TaskComparison, compare
+from dagrpo.report.comparison import TaskComparison, compare, compare_chosen
 from dagrpo.report.components import correlations, exploited, reward_components
 from dagrpo.report.config import Report
 from dagrpo.report.conversations import call_shares, conversations, turns_and_calls
@@ -29,7 +29,7 @@ from dagrpo.report.inputs import Inputs
 from dagrpo.report.over_steps import over_steps
 from dagrpo.report.page import Page, render
 from dagrpo.report.parameters import recorded, software
-from dagrpo.report.results import metrics_json, scores_csv, summary_markdown
+from dagrpo.report.results import chosen_markdown, metrics_json, scores_csv, summary_markdown
 from dagrpo.report.rollouts import first_and_last, left_out
 from dagrpo.utils.files import write_text
 from dagrpo.utils.provenance import lineage_rows
@@ -76,6 +76,7 @@ def build(
     return Page(
         inputs=inputs,
         comparisons=comparisons,
+        chosen=compare_chosen(inputs),
         policy_scores=scores,
         curves=recorded_curves,
         figures=figures,
@@ -101,13 +102,16 @@ def write(
     for each in page.figures:
         write_text(figures / f"{each.name}.svg", each.svg())
     write_text(html, render(page))
-    numbers = metrics_json(page.comparisons, page.curves, window)
+    numbers = metrics_json(page.comparisons, page.curves, window, page.chosen)
     write_text(
         metrics, json.dumps(numbers, indent=2, allow_nan=False) + "\n"
     )  # in their order, which is that of DVC's columns
-    write_text(scores, scores_csv(page.comparisons, page.policy_scores))
+    write_text(scores, scores_csv(page.comparisons, page.policy_scores, page.chosen))
     write_text(table, to_csv(page.curves))
-    write_text(summary, summary_markdown(page.inputs.experiment, page.comparisons, page.overrides, page.doubts))
+    chosen = chosen_markdown(page.chosen, page.inputs.choices)
+    write_text(
+        summary, summary_markdown(page.inputs.experiment, page.comparisons, page.overrides, page.doubts) + chosen
+    )
 
 
 def metrics_to_log(comparisons: Sequence[TaskComparison]) -> dict[str, float]:

@@ -1,9 +1,12 @@
 """Comparison of base and trained policy: each metric and its paired difference."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from dagrpo.evaluation.choice import with_choice
+from dagrpo.evaluation.config import CHOSEN
 from dagrpo.evaluation.outcomes import PROPORTIONS, label_of, values_per_problem
 from dagrpo.evaluation.power import detectable_of
 from dagrpo.evaluation.statistics import Estimate, Floats, Resampling, bootstrap, paired_difference, wilson
@@ -84,9 +87,39 @@ def _by_scorer(inputs: Inputs, task: str, name: str | None) -> ScorerComparison:
     )
 
 
-def compare(inputs: Inputs, task: str) -> TaskComparison:
-    """Compare the two policies on one task. With two seeds or more, intervals also resample the seeds."""
-    base, trained = (values_of(inputs, task, variant) for variant in ("base", "trained"))
+def compare_chosen(inputs: Inputs) -> list[TaskComparison]:
+    """Compare the base policy with the chosen one on each task, its choice in the intervals; [] if none was chosen.
+
+    The spread is the mean over the seeds: they share the validation rows, so that their choices need not be independent.
+    """
+    return [
+        _with_choice(
+            compare(inputs, task, CHOSEN), [choice["spreads"].get(task, {}) for choice in inputs.choices.values()]
+        )
+        for task in (inputs.tasks if inputs.choices else ())
+    ]
+
+
+def _with_choice(comparison: TaskComparison, spreads: Sequence[Mapping[str, float]]) -> TaskComparison:
+    def held(metric: MetricComparison, own: Sequence[Mapping[str, float]]) -> MetricComparison:
+        spread = float(np.mean([each.get(metric.name, 0.0) for each in own]))
+        return replace(
+            metric,
+            second=with_choice(metric.second, spread, comparison.confidence),
+            difference=with_choice(metric.difference, spread, comparison.confidence, bounds=(-1.0, 1.0)),
+        )
+
+    by_seed = zip(comparison.greedy_by_seed, spreads, strict=True)
+    return replace(
+        comparison,
+        metrics=tuple(held(metric, spreads) for metric in comparison.metrics),
+        greedy_by_seed=tuple(held(metric, [own]) for metric, own in by_seed),
+    )
+
+
+def compare(inputs: Inputs, task: str, policy: Variant = "trained") -> TaskComparison:
+    """Compare a policy with the base policy on one task. With two seeds or more, intervals also resample the seeds."""
+    base, trained = (values_of(inputs, task, variant) for variant in ("base", policy))
     resampling = inputs.resampling(task)
     first = inputs.evaluations[task, "base", inputs.seeds[0]].outcomes
     by_seed = [

@@ -51,6 +51,9 @@ class Inputs:
     pictures: Pictures
     kinds: Kinds
     tokenizer: Path | None = None  # tokenizer.json of the policy
+    choices: Mapping[int, Mapping[str, Any]] = field(
+        default_factory=dict
+    )  # choice.json by seed; {}: no policy was chosen
 
     def summary(self, task: str, variant: Variant, seed: int) -> Mapping[str, Any]:
         return self.evaluations[task, variant, seed].summary
@@ -88,12 +91,13 @@ def read_inputs(
     provenance: Sequence[Path],
     held_out: Sequence[Path] = (),
     splits: Sequence[Path] = (),
+    choices: Sequence[Path] = (),
     tokenizer: Path | None = None,
 ) -> Inputs:
     """Read every input. Raises UserError naming a file that is missing or damaged.
 
     `held_out`: held-out results during training, if known. `splits`: sources of the problems' kinds and pictures; a task without
-    its split shows neither. `tokenizer`: decodes token ids; without it they stay ids.
+    its split shows neither. `choices`: how a policy was chosen. `tokenizer`: decodes token ids; without it they stay ids.
     """
     score_files = {evaluation_key(path): path for path in scores}
     summary_files = {evaluation_key(path): path for path in summaries}
@@ -109,6 +113,7 @@ def read_inputs(
         pictures=Pictures(splits),
         kinds=Kinds(splits),
         tokenizer=tokenizer,
+        choices={_seed(path): read_object(path) for path in choices},
     )
 
 

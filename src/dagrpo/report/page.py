@@ -14,6 +14,7 @@ from urllib.parse import quote
 from markupsafe import Markup
 
 from dagrpo.core.escape import visible
+from dagrpo.evaluation.choice import sentence
 from dagrpo.evaluation.scoring import metrics_to_log
 from dagrpo.report import format as wording
 from dagrpo.report.breakdowns import SMALL, Breakdown
@@ -40,6 +41,7 @@ class Page:
 
     inputs: Inputs
     comparisons: Sequence[TaskComparison]
+    chosen: Sequence[TaskComparison]  # of the base policy with the chosen one, by task; []: none was chosen
     policy_scores: Sequence[PolicyScores]  # []: base and trained alone were evaluated
     curves: Curves
     figures: Sequence[ReportFigure]
@@ -69,6 +71,7 @@ def render(page: Page) -> str:
         training_figures=[each.name for each in page.training_figures],
         conversation_figures=[each.name for each in page.conversation_figures],
         diagnostics={comparison.task: diagnostics(page.inputs, comparison.task) for comparison in page.comparisons},
+        choices={seed: sentence(choice) for seed, choice in page.inputs.choices.items()},
         facts=setup(page.inputs, page.comparisons, page.parameters, len(page.curves.steps)),
         scorers={each.task: rows for each in page.comparisons if (rows := compare_scorers(page.inputs, each.task))},
         is_control=value_of(page.parameters, "reward.permuted") == "true",

@@ -52,6 +52,7 @@ SEVERAL = {
 MIXTURE = merged(SEVERAL, {"experiment": {"train": {"gsm8k": 0.75, "arithmetic": 0.25}}})
 
 
+<<<<<<< HEAD
 @pytest.mark.parametrize(("values", "parts"), [(SEVERAL, 47), (MIXTURE, 48)], ids=["a task", "a mixture"])
 def test_the_jobs_that_the_declarations_plan_are_those_that_snakemake_plans(
     values: Mapping[str, Any], parts: int, monkeypatch: pytest.MonkeyPatch
@@ -65,6 +66,22 @@ def test_the_jobs_that_the_declarations_plan_are_those_that_snakemake_plans(
     assert (len(by_snakemake), len(jobs), len(planned)) == (37, 37, parts)
     for of_job in jobs:
         job, other = of_job[0], by_snakemake[of_job[0].provenance]
+=======
+# One of the three candidates is chosen by the one task that has validation rows.
+CHOOSING = merged(SEVERAL, {"data": {"held_out_validation": 8}, "evaluation": {"choose": "best"}})
+
+
+def test_the_jobs_that_the_declarations_plan_are_those_that_snakemake_plans(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    file = read_params(ROOT / "params.yaml")
+    params = parse(merged(file.model_dump(), CHOOSING))
+    by_snakemake = {job.provenance: job for job in planning.planned_jobs(ROOT, CHOOSING)}
+    planned = planned_jobs(params, override_run(params, file).folder)
+    jobs = by_job(planned)
+    assert (len(by_snakemake), len(jobs), len(planned)) == (47, 47, 65)
+    for parts in jobs:
+        job, other = parts[0], by_snakemake[parts[0].provenance]
+>>>>>>> bd24834a (wip)
         own = {name: value for name, value in job.wildcards.items() if name not in all_stages()[job.stage].spreads}
         assert (job.stage, own) == (other.stage, other.wildcards)
         assert _of_all(part.outputs for part in of_job) == other.outputs
@@ -72,7 +89,22 @@ def test_the_jobs_that_the_declarations_plan_are_those_that_snakemake_plans(
         assert _of_all(part.inputs for part in of_job) == data
     report = planned[-1]
     assert sorted(report.inputs["lineage"]) == sorted(job.provenance for job in planned[:-1])
-    assert len(report.inputs["scores"]) == 2 * 2 * 4, "every seed, evaluated task and policy"
+    assert len(report.inputs["scores"]) == 2 * 2 * 5, "every seed, evaluated task and policy"
+
+
+def test_candidates_meet_the_validation_rows_and_the_chosen_one_alone_the_test_rows() -> None:
+    planned = planned_jobs(parse(merged(read_params(ROOT / "params.yaml").model_dump(), CHOOSING)), "e")
+    of_seed = [job for job in planned if job.wildcards.get("seed") == "1"]
+    validated = [job for job in of_seed if job.stage == "validate"]
+    assert [job.inputs["test"] for job in validated] == [("data/e/arithmetic/validation.parquet",)] * 4
+    (choose,) = [job for job in of_seed if job.stage == "choose"]
+    assert choose.inputs["completions"] == tuple(
+        f"results/e/runs/seed_1/validation/arithmetic/{name}/completions.parquet"
+        for name in ("step_20", "step_40", "step_60", "trained")
+    )
+    chosen = [job.inputs["model"] for job in of_seed if job.stage == "sample" and job.wildcards["policy"] == "chosen"]
+    assert chosen == [("results/e/runs/seed_1/chosen/manifest.json",)] * 2
+    assert not [path for job in of_seed for path in job.files if "/eval/" in path and "step_60" in path]
 
 
 def _of_all(files: Iterable[Mapping[str, tuple[str, ...]]]) -> dict[str, tuple[str, ...]]:
@@ -177,7 +209,7 @@ def test_of_runtime_portable_arithmetic_alone_is_compared_and_only_by_stages_tha
     keys = {key for entry in stages.values() for key in entry["params"]}
     assert [key for key in keys if key.startswith("runtime")] == ["runtime.portable_arithmetic"]
     compared = {stage.name for stage in all_stages().values() if any(k.startswith("runtime") for k in stage.reads)}
-    assert compared == {"difficulty", "sample", "sample_kept", "sft", "train"}
+    assert compared == {"difficulty", "sample", "sample_kept", "sft", "train", "validate"}
 
 
 def test_a_run_brings_dvc_yaml_up_to_date(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -189,7 +189,7 @@ def _matrix(stage: Stage, params: Params) -> dict[str, Any]:
     names = dag.wildcards_of(stage)
     policies: list[Any] = list(dag.own_values("policy", stage, params, NAME))
     if dag.reads_checkpoints(stage):
-        policies = [{"name": name, "checkpoint": checkpoint} for name, checkpoint in POLICIES.items()]
+        policies = [{"name": name, "checkpoint": POLICIES[name]} for name in policies]
     values = {
         "experiment": OVER_NAME,
         "seed": "${experiment.seeds}",
@@ -232,7 +232,7 @@ def _whole_folder(path: str, stage: Stage) -> str:
 
 def _deps(stage: Stage, params: Params) -> list[str]:
     """List the outs of other stages that a stage reads, then the raw files."""
-    declared = [path for paths in dag.input_patterns(stage).values() for path in paths]
+    declared = [path for paths in dag.input_patterns(stage, params).values() for path in paths]
     patterns = [path for each in declared for path in _over_spread(each, stage, params)]
     given = [files for name, files in stage.inputs.items() if callable(files) and name != RAW]
     chosen = [path for files in given for path in files(_with_template(params), {"experiment": NAME})]
@@ -258,6 +258,10 @@ def _out_of(path: str) -> str:
 
 def _cut(path: str, stage: Stage) -> str:
     """Cut a path before the first part with a wildcard that the stage lacks: it reads all values of that."""
-    foreign = {f"{{{name}}}" for name in ("seed", "task", "policy") if name not in dag.wildcards_of(stage)}
+    foreign = {
+        f"{{{name}}}"
+        for name in ("seed", "task", "validated", "policy", "candidate")
+        if name not in dag.wildcards_of(stage)
+    }
     parts = path.split("/")
     return "/".join(takewhile(lambda part: not any(name in part for name in foreign), parts))

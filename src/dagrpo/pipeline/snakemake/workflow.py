@@ -172,12 +172,17 @@ def _cells(sweep: str, params: Params, file: Params) -> list[CellRun]:
             f"--config {SWEEP}={sweep} stands alone: write {next(iter(overrides))} into params.yaml, or into the sweep."
         )
     cells = cell_runs(read_sweep(sweep), file.model_copy(update={"runtime": params.runtime}))
-    if len({tuple(each.params.evaluation.policy_names(each.params.training)) for each in cells}) > 1:
+    if len({_policies(each.params) for each in cells}) > 1:
         raise UserError(
             f"the cells of the sweep {sweep} evaluate policies of different steps: give evaluation.policies one list of steps that all "
             "cells keep."
         )
     return cells
+
+
+def _policies(params: Params) -> tuple[tuple[str, ...], ...]:
+    evaluation, training = params.evaluation, params.training
+    return tuple(evaluation.policy_names(training)), tuple(evaluation.candidates(training))
 
 
 class Experiment:

@@ -13,6 +13,7 @@ from dagrpo.pipeline.declaration import (
     Wildcards,
     rated_splits,
 )
+from dagrpo.pipeline.stages.choose import CHOICE
 
 TOKENIZER = "tokenizer.json"
 PAGE = "results/{experiment}/report"
@@ -42,6 +43,7 @@ def work(job: Job) -> None:
         held_out=job.inputs["held_out"],
         provenance=job.inputs["lineage"],
         splits=job.inputs.get("splits", []),
+        choices=job.inputs.get("choices", []),
         tokenizer=next((path for path in tokenizers if path.is_file()), None),
     )
     page = build(inputs, report, job.params, Params().model_dump(), job.overrides)
@@ -73,6 +75,12 @@ def splits(params: Params, wildcards: Wildcards) -> list[str]:
     return [*tests, *map(str, rated.values())]
 
 
+def choices(params: Params, wildcards: Wildcards) -> list[str]:
+    """List the choices of a policy, one for each seed; [] if none is chosen."""
+    seeds = params.experiment.seeds if params.evaluation.choose else ()
+    return [CHOICE.format(experiment=wildcards["experiment"], seed=seed) for seed in seeds]
+
+
 STAGE = Stage(
     name="report",
     work=work,
@@ -85,6 +93,7 @@ STAGE = Stage(
         "held_out": f"{RUN}/held_out.parquet",
         "lineage": EARLIER_PROVENANCE,
         "splits": splits,
+        "choices": choices,
         "model": MODEL,
     },
     outputs={

@@ -8,15 +8,13 @@ from dagrpo.pipeline.stages import sample
 
 def work(job: Job) -> None:
     """Write completions.parquet of one policy on one task without grading; all share an engine, whose weights change."""
-    from dagrpo.evaluation.config import STEP
     from dagrpo.evaluation.kept import opened_kept
 
     attempts = sample.attempts_of(job)
     attempts = replace(attempts, seeds=(attempts.seeds[0], job.own_seed))  # those of the trained policy
     kept, initial = job.input("kept").parent, job.input("initial").parent
     checkpoint_of = job.shared.opened(lambda: opened_kept(attempts, kept, initial))
-    step = int(job.output("completions").parent.name.removeprefix(STEP))
-    sample.complete(job, attempts, checkpoint_of(step))
+    sample.complete(job, attempts, checkpoint_of(job.output("completions").parent.name))
 
 
 STAGE = replace(

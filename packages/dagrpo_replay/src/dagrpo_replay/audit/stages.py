@@ -92,7 +92,7 @@ def reason_not_to_run(stage: str, params: Params, *, fine_tunes: bool) -> str:
         return "the teacher is input, by digest"
     if stage == "difficulty" and params.difficulty.samples:
         return "difficulty.samples: pass rates are input, by digest"
-    if stage == "sample_kept":
+    if stage in ("sample_kept", "validate"):
         return "the completions of kept policies are input, by digest"
     if stage == "sft" and params.sft.steps and not fine_tunes:
         return "its weights are input: --sft tunes them again"
