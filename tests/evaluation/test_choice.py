@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.report.synthetic import completions
+from tests.report.synthetic import sampled_completions
 
 from dagrpo.config.schema import parse
 from dagrpo.core.errors import UserError
@@ -100,7 +100,7 @@ def test_a_policy_is_chosen_from_completions_and_a_sentence_says_how(tmp_path: P
     for task in ("gsm8k", "math"):
         for policy, accuracy in accuracies.items():
             paths.append(tmp_path / "validation" / task / policy / "completions.parquet")
-            write_parquet(paths[-1], completions(task, 20, 2, accuracy, np.random.default_rng(0)))
+            write_parquet(paths[-1], sampled_completions(task, 20, 2, accuracy, np.random.default_rng(0)))
     choice = chosen_by(paths, Scoring(bootstrap_draws=200))
     assert choice["policy"] == "step_80"
     assert [each["policy"] for each in choice["candidates"]] == ["step_9", "step_80", "trained"]

@@ -214,7 +214,7 @@ class _Maker:
         made = (
             _evaluated_talks(self.problems, self.samples, variant)
             if task.endswith("_tool")
-            else completions(task, self.problems, self.samples, accuracy, self.random)
+            else sampled_completions(task, self.problems, self.samples, accuracy, self.random)
         )
         write_parquet(completions, made)
         scoring = Scoring(bootstrap_draws=200, also=[*self.also])
@@ -321,7 +321,9 @@ def _evaluated_talks(problems: int, samples: int, variant: str) -> pa.Table:
     return conversations.table(rows)
 
 
-def completions(task: str, problems: int, samples: int, accuracy: float, random: np.random.Generator) -> pa.Table:
+def sampled_completions(
+    task: str, problems: int, samples: int, accuracy: float, random: np.random.Generator
+) -> pa.Table:
     rows = []
     chance = random.beta(3 * accuracy, 3 * (1 - accuracy) + 0.05, problems)
     for problem in range(problems):

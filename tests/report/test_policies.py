@@ -1,15 +1,18 @@
 """The scores of kept policies over steps: on the page, and for DVC."""
 
 import csv
+import shutil
 from pathlib import Path
 
 from tests.report.synthetic import Files, make_experiment, page_of
 from tests.report.test_page import Checker
 
-from dagrpo.report.comparison import compare
+from dagrpo.evaluation.choice import with_choice
+from dagrpo.report.comparison import compare, compare_chosen
 from dagrpo.report.figures.policies import policy_scores
 from dagrpo.report.page import render
-from dagrpo.report.results import scores_csv
+from dagrpo.report.results import chosen_markdown, metrics_json, scores_csv
+from dagrpo.utils.files import write_json
 
 KEPT = {9: 0.8, 6: 0.7}
 
@@ -42,3 +45,56 @@ def test_the_page_shows_them_as_a_curve_and_a_table_where_there_are_any(experime
     )
     assert "step_9, after step 9: " in page.text
     assert "Table 3. Scores of the policies of chosen steps" in page.text
+
+
+def _choosing(root: Path, spreads: tuple[float, ...] = (0.1, 0.3)) -> Files:
+    """The experiment, whose seeds chose step 6 and step 9; the report reads the one as the policy `chosen`."""
+    files = make_experiment(root, seeds=(0, 1), kept=KEPT)
+    for seed, step, spread in zip((0, 1), (6, 9), spreads, strict=True):
+        folder = root / f"results/tiny/seed_{seed}"
+        own = shutil.copytree(folder / f"eval/arithmetic/step_{step}", folder / "eval/arithmetic/chosen")
+        files.scores.append(own / "scores.parquet")
+        files.summaries.append(own / "scores.json")
+        estimate = {"problems": 50, "value": 0.5, "low": 0.4, "high": 0.6}
+        candidates = [
+            {"policy": policy, "score": 0.5, "share": share, "tasks": {"arithmetic": estimate}}
+            for policy, share in ((f"step_{step}", 0.75), ("trained", 0.25))
+        ]
+        files.choices.append(folder / "chosen/choice.json")
+        spread_of = {"arithmetic": {"greedy": spread, "mean_at_4": spread}}
+        write_json(files.choices[-1], {"policy": f"step_{step}", "candidates": candidates, "spreads": spread_of})
+    return files
+
+
+def test_the_chosen_policy_has_its_scores_with_the_choice_in_their_intervals(tmp_path: Path) -> None:
+    inputs = _choosing(tmp_path).read()
+    assert "chosen" not in inputs.policies, "it is no point of the curve"
+    plain, (chosen,) = compare(inputs, "arithmetic", "chosen"), compare_chosen(inputs)
+    assert chosen.greedy.first == plain.greedy.first
+    assert chosen.greedy.second == with_choice(plain.greedy.second, 0.2, 0.95)
+    assert chosen.greedy.difference == with_choice(plain.greedy.difference, 0.2, 0.95, (-1, 1))
+    assert chosen.greedy_by_seed[1].second == with_choice(plain.greedy_by_seed[1].second, 0.3, 0.95)
+    assert chosen.metrics[2] == plain.metrics[2], "a metric without a spread stays as it is"
+    trained = compare(inputs, "arithmetic")
+    rows = list(csv.DictReader(scores_csv([trained], policy_scores(inputs), [chosen]).splitlines()))
+    greedy = [row["policy"] for row in rows if row["metric"] == "Greedy accuracy"]
+    assert greedy == ["base", "step_6", "step_9", "trained", "chosen"]
+
+
+def test_page_summary_and_numbers_say_how_each_seed_chose_and_without_a_choice_nothing(
+    experiment: Files, tmp_path: Path
+) -> None:
+    made = page_of(_choosing(tmp_path))
+    page = Checker(render(made))
+    page.require_whole()
+    told = "The policy after step 9 is the best of 2 by greedy accuracy on validation rows (50 of arithmetic)"
+    assert f"Seed 1: {told}" in page.text
+    assert "moves the greedy accuracy by a standard deviation of 30.0 on arithmetic points" in page.text
+    text = chosen_markdown(made.chosen, made.inputs.choices)
+    assert "| task | metric | base | chosen | chosen - base |" in text
+    assert f"- Seed 1: {told}" in text
+    numbers = metrics_json(made.comparisons, made.curves, 3, made.chosen)
+    assert numbers["arithmetic"]["chosen"] == round(made.chosen[0].greedy.second.value, 4)  # type: ignore[index]
+    without = page_of(experiment)
+    assert (without.chosen, chosen_markdown(without.chosen, {})) == ([], "")
+    assert "chosen policy" not in render(without)
