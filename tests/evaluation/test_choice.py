@@ -5,13 +5,25 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from tests.evaluation.test_sampling import SHAPE
 from tests.report.synthetic import sampled_completions
 
+from dagrpo.checkpoints.config import Checkpoint
+from dagrpo.checkpoints.convert import convert
+from dagrpo.checkpoints.kept import write
+from dagrpo.checkpoints.manifest import verify
+from dagrpo.checkpoints.source import open_tensors
 from dagrpo.config.schema import parse
 from dagrpo.core.errors import UserError
 from dagrpo.evaluation.choice import choose, chosen_by, sentence, with_choice
 from dagrpo.evaluation.config import Scoring
 from dagrpo.evaluation.statistics import Estimate, Floats, Resampling, wilson
+from dagrpo.models.fresh import make_fresh
+from dagrpo.pipeline.declaration import Job
+from dagrpo.pipeline.stages import choose as choose_stage
+from dagrpo.trainer.config.runtime import Runtime
+from dagrpo.utils.files import read_json
 from dagrpo.utils.tables import write_parquet
 
 RESAMPLING = Resampling(confidence=0.95, draws=200, seed=0)
@@ -143,3 +155,37 @@ def test_what_cannot_be_chosen_is_refused_with_what_to_change(
 def test_a_task_with_validation_rows_of_its_own_needs_none_held_out_and_one_for_tests_only_has_none() -> None:
     assert [parse({}).data.has_validation(task) for task in ("math_500", "geo3k")] == [False, True]
     assert not parse({"data": {"held_out_validation": 8}}).data.has_validation("math_500")
+
+
+@pytest.mark.parametrize(("best", "weights"), [("step_2", "exported"), ("trained", "other")])
+def test_the_stage_writes_the_chosen_policy_with_its_weights_and_says_how(
+    best: str, weights: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = Path("results/tiny/runs/seed_0")
+    for name, seed in (("exported", 1), ("other", 2), ("sft", 3)):
+        make_fresh(run / name, SHAPE.model_copy(update={"seed": seed}), torch.float32)
+    convert(run / "sft", run / "initial", Checkpoint(format="dcp"))
+    write(run / "kept", run / "initial", 2, open_tensors(run / "exported"))
+    paths = [run / f"validation/sums/{policy}/completions.parquet" for policy in ("step_2", "trained")]
+    for path in paths:
+        accuracy = 0.9 if path.parent.name == best else 0.1
+        write_parquet(path, sampled_completions("sums", 20, 1, accuracy, np.random.default_rng(0)))
+    inputs = {name: [run / name / "manifest.json"] for name in ("initial", "kept")}
+    job = Job(
+        stage="choose",
+        experiment="tiny",
+        overrides={},
+        seed=0,
+        inputs={**inputs, "trained": [run / "other/manifest.json"], "completions": paths},
+        outputs={"manifest": run / "chosen/manifest.json", "choice": run / "chosen/choice.json"},
+        params={"evaluation": {"scoring": Scoring(bootstrap_draws=200).model_dump()}},
+        runtime=Runtime(),
+        threads=1,
+        state=tmp_path / "state",
+        log=tmp_path / "log",
+    )
+    choose_stage.work(job)
+    assert verify(run / "chosen").tensors == verify(run / weights).tensors
+    assert verify(run / "chosen").format == "huggingface"
+    assert read_json(run / "chosen/choice.json")["policy"] == best

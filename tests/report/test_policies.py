@@ -89,7 +89,7 @@ def test_page_summary_and_numbers_say_how_each_seed_chose_and_without_a_choice_n
     page.require_whole()
     told = "The policy after step 9 is the best of 2 by greedy accuracy on validation rows (50 of arithmetic)"
     assert f"Seed 1: {told}" in page.text
-    assert "moves the greedy accuracy by a standard deviation of 30.0 on arithmetic points" in page.text
+    assert "moves the greedy accuracy by a standard deviation of 30.0 points on arithmetic" in page.text
     text = chosen_markdown(made.chosen, made.inputs.choices)
     assert "| task | metric | base | chosen | chosen - base |" in text
     assert f"- Seed 1: {told}" in text

@@ -13,7 +13,7 @@ from dagrpo.checkpoints.manifest import Manifest, TensorSummary
 from dagrpo.config.schema import parse
 from dagrpo.core.experiment import Experiment
 from dagrpo.pipeline.changes.executions import ExecutionRecord
-from dagrpo.utils.files import sha256_of, write_json, write_text
+from dagrpo.utils.files import read_json, sha256_of, write_json, write_text
 from dagrpo.utils.tables import read_parquet, write_parquet
 from dagrpo_publish.cards import Publication, model_card
 from dagrpo_publish.crate.finished import Finished
@@ -132,3 +132,14 @@ def test_the_card_of_a_kept_step_has_its_step_its_weights_and_its_own_scores_or_
     assert "value: 62.5" in _card("step_40", RUN / "sft", training={"steps": 200})
     assert "value: 50.0" in _card()
     assert "publisher named" not in _card()
+
+
+def test_the_card_of_the_chosen_policy_says_how_it_was_chosen() -> None:
+    estimate = {"problems": 64, "value": 0.5, "low": 0.4, "high": 0.6}
+    candidate = {"policy": "step_40", "score": 0.5, "share": 0.75, "tasks": {"arithmetic": estimate}}
+    choice = {"policy": "step_40", "candidates": [candidate], "spreads": {"arithmetic": {"greedy": 0.01}}}
+    write_json(RUN / "chosen/choice.json", choice)
+    write_json(RUN / "chosen/manifest.json", read_json(RUN / "exported/manifest.json"))
+    card = _card("chosen", training={"steps": 200})
+    assert "The policy after step 40 is the best of 1 by greedy accuracy on validation rows (64 of arithmetic)" in card
+    assert "by a standard deviation of 1.0 points on arithmetic: its intervals hold that." in card

@@ -112,11 +112,11 @@ def sentence(choice: Mapping[str, Any]) -> str:
     candidates = {each["policy"]: each for each in choice["candidates"]}
     own = candidates[choice["policy"]]
     rows = ", ".join(f"{each['problems']:,} of {task}" for task, each in own["tasks"].items())
-    added = ", ".join(f"{100 * each[BY]:.1f} on {task}" for task, each in choice["spreads"].items())
+    added = ", ".join(f"{100 * each[BY]:.1f} points on {task}" for task, each in choice["spreads"].items())
     return (
         f"{named(own['policy'])} is the best of {len(candidates)} by greedy accuracy on validation rows ({rows}), which were neither "
         f"trained on nor tested: {100 * own['score']:.1f}%. Other validation rows would choose another one in "
-        f"{1 - own['share']:.0%} of bootstrap draws, which moves the greedy accuracy by a standard deviation of {added} points: its "
+        f"{1 - own['share']:.0%} of bootstrap draws, which moves the greedy accuracy by a standard deviation of {added}: its "
         "intervals hold that."
     )
 

@@ -52,10 +52,17 @@ SEVERAL = {
 MIXTURE = merged(SEVERAL, {"experiment": {"train": {"gsm8k": 0.75, "arithmetic": 0.25}}})
 
 
-<<<<<<< HEAD
-@pytest.mark.parametrize(("values", "parts"), [(SEVERAL, 47), (MIXTURE, 48)], ids=["a task", "a mixture"])
+# One of the four candidates is chosen by the one evaluated task that has validation rows.
+CHOOSING = merged(MIXTURE, {"data": {"held_out_validation": 8}, "evaluation": {"choose": "best"}})
+
+
+@pytest.mark.parametrize(
+    ("values", "counts", "policies"),
+    [(SEVERAL, (37, 37, 47), 4), (CHOOSING, (47, 47, 66), 5)],
+    ids=["a task", "a mixture and a choice"],
+)
 def test_the_jobs_that_the_declarations_plan_are_those_that_snakemake_plans(
-    values: Mapping[str, Any], parts: int, monkeypatch: pytest.MonkeyPatch
+    values: Mapping[str, Any], counts: tuple[int, int, int], policies: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(ROOT)
     file = read_params(ROOT / "params.yaml")
@@ -63,25 +70,9 @@ def test_the_jobs_that_the_declarations_plan_are_those_that_snakemake_plans(
     by_snakemake = {job.provenance: job for job in planning.planned_jobs(ROOT, values)}
     planned = planned_jobs(params, override_run(params, file).folder)
     jobs = by_job(planned)
-    assert (len(by_snakemake), len(jobs), len(planned)) == (37, 37, parts)
+    assert (len(by_snakemake), len(jobs), len(planned)) == counts
     for of_job in jobs:
         job, other = of_job[0], by_snakemake[of_job[0].provenance]
-=======
-# One of the three candidates is chosen by the one task that has validation rows.
-CHOOSING = merged(SEVERAL, {"data": {"held_out_validation": 8}, "evaluation": {"choose": "best"}})
-
-
-def test_the_jobs_that_the_declarations_plan_are_those_that_snakemake_plans(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(ROOT)
-    file = read_params(ROOT / "params.yaml")
-    params = parse(merged(file.model_dump(), CHOOSING))
-    by_snakemake = {job.provenance: job for job in planning.planned_jobs(ROOT, CHOOSING)}
-    planned = planned_jobs(params, override_run(params, file).folder)
-    jobs = by_job(planned)
-    assert (len(by_snakemake), len(jobs), len(planned)) == (47, 47, 65)
-    for parts in jobs:
-        job, other = parts[0], by_snakemake[parts[0].provenance]
->>>>>>> bd24834a (wip)
         own = {name: value for name, value in job.wildcards.items() if name not in all_stages()[job.stage].spreads}
         assert (job.stage, own) == (other.stage, other.wildcards)
         assert _of_all(part.outputs for part in of_job) == other.outputs
@@ -89,7 +80,7 @@ def test_the_jobs_that_the_declarations_plan_are_those_that_snakemake_plans(monk
         assert _of_all(part.inputs for part in of_job) == data
     report = planned[-1]
     assert sorted(report.inputs["lineage"]) == sorted(job.provenance for job in planned[:-1])
-    assert len(report.inputs["scores"]) == 2 * 2 * 5, "every seed, evaluated task and policy"
+    assert len(report.inputs["scores"]) == 2 * 2 * policies, "every seed, evaluated task and policy"
 
 
 def test_candidates_meet_the_validation_rows_and_the_chosen_one_alone_the_test_rows() -> None:

@@ -211,6 +211,7 @@ def _report(execution: Execution, contents: Contents) -> None:
         metrics=[path for path in read if path.name == "metrics.parquet"],
         rollouts=[path for path in read if path.parent.name == "rollouts"],
         held_out=[path for path in read if path.name == "held_out.parquet"],
+        choices=[path for path in read if path.name == "choice.json"],
         provenance=[path for path in read if path.name.endswith(PROVENANCE)],
     )
     times = times_of_seeds([path for path in read if path.name == "metrics.parquet"], LOGS / experiment)

@@ -6,14 +6,15 @@ from pathlib import Path
 from typing import Any
 
 from dagrpo.config.schema import Params
+from dagrpo.evaluation.config import CHOSEN
 from dagrpo.evaluation.outcomes import group_of
 from dagrpo.evaluation.scoring import estimates_of
-from dagrpo.report.comparison import TaskComparison, compare
+from dagrpo.report.comparison import TaskComparison, compare, compare_chosen
 from dagrpo.report.first_step import doubts
 from dagrpo.report.format import headline, points, points_interval
 from dagrpo.report.inputs import VARIANTS, Inputs
 from dagrpo.report.parameters import recorded, value_of
-from dagrpo.report.results import summary_markdown
+from dagrpo.report.results import chosen_markdown, summary_markdown
 from dagrpo.report.times import SeedTimes
 from dagrpo.utils.files import read_object
 from dagrpo_mlflow.execution import DIGEST, checkpoints_in
@@ -45,12 +46,19 @@ def summaries(
     records = [read_object(path) for path in inputs.provenance]
     found = []
     for seed in [*([] if len(inputs.seeds) == 1 else [None]), *inputs.seeds]:
-        own = inputs if seed is None else replace(inputs, seeds=(seed,))
+        choices = {each: choice for each, choice in inputs.choices.items() if seed in (None, each)}
+        own = replace(inputs, choices=choices, seeds=inputs.seeds if seed is None else (seed,))
         comparisons = [compare(own, task) for task in inputs.tasks]
         head = [headline(comparison) for comparison in comparisons]  # first: a list of runs shows the start
         control = ["**This is a control**: its rewards say nothing."] if is_control else []
         table = summary_markdown(inputs.experiment, comparisons, overrides, doubtful).partition("\n")[2].strip()
+        table += chosen_markdown(chosen := compare_chosen(own), choices)
         figures, tags = _figures(comparisons)
+        figures |= {
+            f"{name.removesuffix('trained')}{CHOSEN}": value
+            for name, value in _figures(chosen)[0].items()
+            if name.endswith("trained")
+        }
         found.append(
             Summary(
                 seed=seed,

@@ -16,7 +16,7 @@ KIND = "custom_model_development"
 MODELS = "attributes.`Models`"
 PIXELS_PER_CHARACTER, PIXELS_BESIDE = 6, 30  # of a heading, and of the sign for sorting
 PIXELS_OF_MODELS = 200
-POLICIES = ("base", "trained", "difference")  # the order in which they are read
+POLICIES = ("base", "trained", "chosen", "difference")  # the order in which they are read
 CURVES = ("reward/mean", "rollout/length_mean", "policy/entropy", "policy/kl", "policy/grad_norm")
 PARAMETERS = ("training.steps", "training.learning_rate", "algorithm.loss.name", "model.name")
 

@@ -11,6 +11,8 @@ from dagrpo.checkpoints.manifest import tensor_digest_of
 from dagrpo.config.overlay import configuration_of
 from dagrpo.core.escape import one_line
 from dagrpo.data.task import get_task
+from dagrpo.evaluation.choice import sentence
+from dagrpo.evaluation.config import CHOSEN
 from dagrpo.pipeline.accepted import acceptances_of
 from dagrpo.pipeline.declaration import POLICIES
 from dagrpo.pipeline.raw_inputs import CARD
@@ -71,9 +73,11 @@ class Publication:
 
     @property
     def origin(self) -> str:
-        """Return a sentence on which step's policy it is, and why this one; "" for the last one."""
+        """Return which step's policy it is, and why this one; "" for the last one."""
         if self.policy == "trained":
             return ""
+        if self.policy == CHOSEN:
+            return f"{sentence(read_object(self.checkpoint / 'choice.json'))} "
         step, steps = self.policy.removeprefix("step_"), self.finished.params.training.steps
         return f"This is the policy of step {step} of {steps}. Its publisher named the step: if for its score, that score flatters it. "
 
