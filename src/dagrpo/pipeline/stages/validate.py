@@ -1,4 +1,4 @@
-"""Stage validate: the policies of which one is chosen complete the validation rows."""
+"""Stage validate: policies to choose from complete the validation rows."""
 
 from collections.abc import Iterable
 from dataclasses import replace
