@@ -12,7 +12,7 @@ from dagrpo.config.overlay import changes, configuration_digest, flat, merged, w
 from dagrpo.config.schema import Params, parse
 from dagrpo.config.sweeps import Sweep
 from dagrpo.core.errors import UserError
-from dagrpo.pipeline.changes.executions import is_current
+from dagrpo.pipeline.changes.executions import is_current, named
 from dagrpo.pipeline.dag import planned_jobs
 from dagrpo.pipeline.declaration import rated_splits
 from dagrpo.pipeline.dvc import recording
@@ -86,6 +86,7 @@ def test_a_task_of_a_mixture_is_rated_by_itself_and_all_by_one_job() -> None:
     assert [job.wildcards["train"] for job in rated] == ["arithmetic", "gsm8k"]
     assert [job.inputs["train"] for job in rated] == [(f"data/e/{t}/train.parquet",) for t in ("arithmetic", "gsm8k")]
     assert all_stages()["difficulty"].spreads == ("train",)
+    assert [named(job.stage, None, job.provenance) for job in rated] == ["difficulty, arithmetic", "difficulty, gsm8k"]
     assert tasks_of(_params(["gsm8k", "arithmetic"]), all_stages()["train"]) == ["arithmetic", "gsm8k"]
 
 

@@ -108,13 +108,15 @@ def stage_and_seed(path: str) -> tuple[str, int | None] | None:
 
 
 def named(stage: str, seed: int | None, path: str) -> str:
-    """Return a job in words: its stage, its seed, and of an evaluation its task and policy."""
+    """Return a job in words: its stage, its seed, its task, and of an evaluation its policy."""
     words = [stage, *([f"seed {seed}"] if seed is not None else [])]
     inner = Path(path).parts
     if "eval" in inner:
         words += inner[inner.index("eval") + 1 : inner.index("eval") + 3]
     elif inner[0] == "data":
         words += inner[2:3]
+    elif "difficulty" in inner:
+        words += inner[inner.index("difficulty") + 1 :][:1]
     return ", ".join(words)
 
 
