@@ -4,7 +4,7 @@ They lie beside the states until the run has ended. A run resumes from a state o
 one before: keep_policies may have changed, or a file may be damaged.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -46,17 +46,8 @@ class Keeper:
         if self._world.is_rank_zero:
             kept.keep_only(self._folder, there)
         if self._world.broadcast(finished not in there) and finished in self._steps:
-            self.writing(finished)()
-
-    def writing(self, finished: int) -> Callable[[], None]:
-        """Return what writes the policy after `finished` steps, in any thread, before an update. Every rank calls this.
-
-        Several ranks gather it at once: no two threads may let the parts of a model communicate.
-        """
-        if self._world.size == 1:
-            return lambda: self._write(finished)
-        self._gather(finished)
-        return lambda: self._encode(finished)
+            self.gather(finished)
+            self.encode(finished)
 
     def is_due(self, finished: int) -> bool:
         """Return True if the policy after `finished` steps is to be kept; the same in every rank."""
@@ -69,11 +60,8 @@ class Keeper:
         chosen = [step for step in self._steps if step <= last_step]
         kept.select(self._folder, self._run.initial, chosen, self._run.kept.parent)
 
-    def _write(self, finished: int) -> None:
-        self._gather(finished)
-        self._encode(finished)
-
-    def _gather(self, finished: int) -> None:
+    def gather(self, finished: int) -> None:
+        """Write the whole policy after `finished` steps, before it changes. Every rank calls this."""
         assert self._weights is not None
         if not self._world.is_rank_zero:
             self._weights.give_parts()
@@ -81,7 +69,8 @@ class Keeper:
         with self._weights.reading() as tensors, atomic_file(self._whole(finished)) as temporary:
             write_safetensors(temporary, CastTensors(_OnCpu(tensors), NAMED_DTYPES[self._run.rollout.dtype]), {})
 
-    def _encode(self, finished: int) -> None:
+    def encode(self, finished: int) -> None:
+        """Keep the policy that `gather` has written, on rank 0, in any thread."""
         if not self._world.is_rank_zero:
             return
         before = None if self._newest is None else self._read(self._newest)

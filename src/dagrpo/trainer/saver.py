@@ -55,6 +55,7 @@ class Saver:
         self._began = self.now()
         self._writing_world = self.world.of_another_thread()
         self._writings: list[_Writing] = []
+        self._encoding: _Writing | None = None  # of a kept policy, which reads files and not the weights
 
     def __enter__(self) -> Self:
         return self
@@ -63,10 +64,10 @@ class Saver:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         if error is None:
-            self.finish()
+            self._finish_all()
         elif isinstance(error, Exception):
             try:
-                self.finish()
+                self._finish_all()
             except Exception:  # the error of the block ends the run, and is what it reports
                 logger.warning("the state that was being written is lost", exc_info=True)
 
@@ -76,9 +77,7 @@ class Saver:
         if self._is_due(finished):
             self.save(finished)
         if self.keeper.is_due(finished):
-            self._begin(self.keeper.writing(finished))
-            if self.run.training.staleness:
-                self.finish()
+            self._keep(finished)
 
     def save(self, finished: int) -> None:
         """Begin to write the state after `finished` steps, unless it is the last one that was saved."""
@@ -99,12 +98,39 @@ class Saver:
             self.finish()
 
     def finish(self) -> None:
-        """Wait until the last state and policy are on the disk. The next update may not begin before. Re-raises the error of either."""
+        """Wait until weights and optimizer have been read to save them. The next update may not begin before. Re-raises errors."""
         writings, self._writings = self._writings, []
         errors = [writing.error_at_end() for writing in writings]
         for error in filter(None, errors):
             raise error
         self.clock.lap("save")
+
+    def _finish_all(self) -> None:
+        self.finish()
+        self._finish_encoding()
+
+    def _finish_encoding(self) -> None:
+        encoding, self._encoding = self._encoding, None
+        if encoding is not None and (error := encoding.error_at_end()):
+            raise error
+
+    def _keep(self, finished: int) -> None:
+        """Begin to keep the policy after `finished` steps.
+
+        Several ranks gather it at once: no two threads may let the parts of a model communicate.
+        """
+        self._finish_encoding()
+
+        def write() -> None:
+            self.keeper.gather(finished)
+            self._encoding = _Writing(partial(self.keeper.encode, finished))
+
+        if self.world.size > 1:
+            write()
+            return
+        self._begin(write)
+        if self.run.training.staleness:
+            self.finish()
 
     def _begin(self, write: Callable[[], None]) -> None:
         self._writings.append(_Writing(write))
