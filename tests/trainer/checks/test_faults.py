@@ -81,7 +81,7 @@ class OneSeed(runs.ScriptedEngine):
         (HalfLoadedLiar, r"before step 1: of \d+ probed tokens .* Look at .*refused/probe_step_00001\.parquet"),
         (Hot, r"before step 1: of \d+ probed tokens .* another temperature .* Look at"),
         (Shifted, r"before step 1: of \d+ probed tokens .* Look at"),
-        (OneSeed, r"step 1: all 4 samples at row \d+ of the train split are the same"),
+        (OneSeed, r"step 1: all 4 samples at problem \d+ of task arithmetic are the same"),
     ],
 )
 def test_an_engine_that_is_wrong_in_silence_ends_the_run_with_its_sentence(

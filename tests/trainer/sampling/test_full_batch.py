@@ -2,9 +2,9 @@
 
 import json
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from tests.rollout.paced_engine import NEVER, PacedEngine
 from tests.rollout.talking import agent_with, tool_problem
 
+from dagrpo.core.trajectory import Prompt
 from dagrpo.core.types import SamplingRequest
 from dagrpo.rewards.config import Reward
 from dagrpo.rewards.grading import Grader
@@ -54,15 +55,20 @@ class Steps:
 
 @contextmanager
 def steps_with(
-    engine: PacedEngine, training: Training, saved: Mapping[str, Any] | None = None, *, greedy: bool = False
+    engine: PacedEngine,
+    training: Training,
+    saved: Mapping[str, Any] | None = None,
+    *,
+    greedy: bool = False,
+    problems: Sequence[Prompt] = PROBLEMS,
 ) -> Iterator[Steps]:
     with Grader(1.0) as grader, agent_with({}) as agent:
         sampler = StepSampler(
             engine=engine,
             agent=agent,
             grader=grader,
-            prompts=PROBLEMS,
-            prompt_sampler=PromptSampler(PROBLEMS, training, SEED, saved=saved),
+            prompts=problems,
+            prompt_sampler=PromptSampler(problems, training, SEED, saved=saved),
             rollout=Rollout(deterministic=False),
             reward=Reward(),
             training=training,
@@ -146,6 +152,22 @@ def test_a_prompt_that_was_cut_off_comes_first_in_the_next_step_also_after_a_kil
     with steps_with(_never(fifth, sixth), training, saved) as steps:
         assert finished(steps.next(1)) == [first, third]
         assert steps.sampler.prompt_sampler.saved["cut_off"] == [[fifth, 1], [sixth, 1]]
+
+
+def test_a_round_of_a_mixture_ends_when_each_task_has_its_groups() -> None:
+    """A group of each is due and two are drawn; what is cut off comes first among its own task's, also after a kill."""
+    mixed = [replace(each, row=replace(each.row, task="a" if each.index < 3 else "b")) for each in PROBLEMS[:6]]
+    a, b = (prompt_indices(SEED, 0, 3, 3) for _ in "ab")
+    b = [3 + row for row in b]
+    training = settings_of(spread_of=None)
+    with steps_with(_never(a[0], b[1]), training, problems=mixed) as steps:
+        rollouts = steps.next(0)
+        saved = json.loads(json.dumps(steps.sampler.prompt_sampler.saved))
+    assert [each.trajectory.prompt.index for each in rollouts.graded[::SAMPLES]] == [a[1], b[0]]
+    assert {task: own["cut_off"] for task, own in saved["tasks"].items()} == {"a": [[a[0], 1]], "b": [[b[1], 1]]}
+    with steps_with(_never(a[2], b[2]), training, saved, problems=mixed) as steps:
+        rollouts = steps.next(1)
+    assert [each.trajectory.prompt.index for each in rollouts.graded[::SAMPLES]] == [a[0], b[1]]
 
 
 def _never(*rows: int) -> PacedEngine:

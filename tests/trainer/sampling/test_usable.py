@@ -25,7 +25,7 @@ def _trajectory(row: int, seed: int, tokens: Sequence[int] = (8,), logprob: floa
 def test_a_group_of_identical_completions_that_chance_makes_too_rarely_is_refused() -> None:
     # Three more like the first, whose two tokens have the logprobs -2.5 each: 3 * -5 = -15 nats, 10^-6.51 of all groups.
     group = [_trajectory(3, seed, (7, 8), -2.5) for seed in range(4)]
-    with pytest.raises(UserError, match=r"step 2: all 4 samples at row 3 .* same 2 tokens, .* once in 10\^7 times"):
+    with pytest.raises(UserError, match=r"step 2: all 4 samples at problem 3 .* same 2 tokens, .* once in 10\^7 times"):
         require_no_impossible_group(group, 4, SAMPLING, 1e-6, 2)
     require_no_impossible_group(group, 4, SAMPLING, 1e-7, 2)
     require_no_impossible_group(group, 4, SAMPLING, 0.0, 2)
@@ -43,7 +43,7 @@ def test_where_the_distribution_is_cut_off_only_the_logprobs_of_what_is_left_tel
 ) -> None:
     group = [_trajectory(3, seed, (7, 8), -9.0) for seed in range(4)]
     require_no_impossible_group(group, 4, sampling, 1e-6, 2)
-    with pytest.raises(UserError, match="all 4 samples at row 3"):
+    with pytest.raises(UserError, match="all 4 samples at problem 3"):
         require_no_impossible_group(group, 4, replace(sampling, support=True), 1e-6, 2)
 
 
@@ -72,7 +72,7 @@ def test_a_step_without_a_single_trajectory_to_learn_from_is_refused() -> None:
 
 
 def test_a_call_that_the_format_lost_names_the_row() -> None:
-    with pytest.raises(UserError, match="step 3: the chat format lost 2 tool calls in an attempt at row 17"):
+    with pytest.raises(UserError, match="step 3: the chat format lost 2 tool calls in an attempt at problem 17"):
         require_usable([_of_row_17(), _of_row_17(dropped_calls=2)], 1.0, 3)
 
 

@@ -68,9 +68,9 @@ def require_no_dropped_calls(trajectories: Sequence[Trajectory], step: int) -> N
     for trajectory in trajectories:
         if trajectory.dropped_calls:
             raise UserError(
-                f"step {step}: the chat format lost {trajectory.dropped_calls} tool calls in an attempt at row "
-                f"{trajectory.prompt.index} of the train split, which is a fault of the format and not of the policy: choose "
-                "another rollout.chat, or report it with this row."
+                f"step {step}: the chat format lost {trajectory.dropped_calls} tool calls in an attempt at problem "
+                f"{trajectory.prompt.index} of task {trajectory.prompt.row.task}, which is a fault of the format and not of the policy: "
+                "choose another rollout.chat, or report it with this problem."
             )
 
 
@@ -127,7 +127,8 @@ def require_no_impossible_group(
         logprob = (len(learned) - 1) * sum(math.fsum(s.completion_logprobs) for s in learned[0].samples)
         if logprob < math.log(coincidence):
             raise UserError(
-                f"step {step}: all {len(learned)} samples at row {learned[0].prompt.index} of the train split are the same "
+                f"step {step}: all {len(learned)} samples at problem {learned[0].prompt.index} of task "
+                f"{learned[0].prompt.row.task} are the same "
                 f"{learned[0].tokens} tokens, which chance makes once in 10^{-logprob / math.log(10):.0f} times "
                 f"(training.gates.coincidence): the engine does not sample each by itself. Look at its "
                 "seeds (sampling_seed needs --enable-deterministic-inference) and at what caches completions."
