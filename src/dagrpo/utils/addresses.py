@@ -18,10 +18,12 @@ def own_address(other: str, port: int = 9) -> str:
         return str(probe.getsockname()[0])
 
 
-def free_port(address: str) -> int:
-    """Return a port of an address of this machine that is free now."""
+def free_port(address: str, wanted: int = 0) -> int:
+    """Return a port of an address of this machine that is free now, or the wanted one. Raises OSError if it is taken."""
     with socket.socket() as found:
-        found.bind((address, 0))
+        if wanted:  # as a server binds it: connections of the one before may be in TIME_WAIT
+            found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        found.bind((address, wanted))
         return int(found.getsockname()[1])
 
 

@@ -60,25 +60,16 @@ def artifact_location(uri: str, root: Path) -> str | None:
     return str((database.parent if database else root.resolve()) / ARTIFACTS)
 
 
-def without_password(uri: str) -> str:
-    """Return the address as it may be stored and shown; the user's name stays, unless it may be a token.
+def without_user(uri: str) -> str:
+    """Return the address as it may be stored and shown, without user and password, also one among the parameters.
 
     An invalid address is hidden entirely.
     """
     parts = parts_of(uri)
-    if parts is None or (parts.password is None and is_server(uri)):  # a token may stand in the place of the name
-        return without_user(uri)
-    return without_user(uri, parts.username or "")
-
-
-def without_user(uri: str, user: str = "") -> str:
-    """Return the address as a browser or urllib takes it, or with `user`; without the password, also one among the parameters."""
-    parts = parts_of(uri)
     if parts is None:
         return HIDDEN
     if parts.username is not None:
-        host = parts.netloc.rpartition("@")[2]
-        uri = parts._replace(netloc=f"{user}@{host}" if user else host).geturl()
+        uri = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
     return without_secret_parameters(uri)
 
 
@@ -89,7 +80,7 @@ def hide_password(text: str, uri: str) -> str:
     if parts is not None:
         named += [parts.password, parts.username if parts.password is None and is_server(uri) else None]
     written = [secret for secret in (*named, *secret_parameters(uri)) if secret]
-    return redacted(text.replace(uri, without_password(uri)), [*written, *map(unquote, written)])
+    return redacted(text.replace(uri, without_user(uri)), [*written, *map(unquote, written)])
 
 
 def require_recording(uri: str) -> None:
@@ -107,7 +98,7 @@ def require_recording(uri: str) -> None:
         )
     if parts.scheme in {"", "file"}:
         raise UserError(
-            f"MLFLOW_TRACKING_URI={without_password(uri)} names a folder, and MLflow records in a database or on a server: "
+            f"MLFLOW_TRACKING_URI={without_user(uri)} names a folder, and MLflow records in a database or on a server: "
             f"set it to sqlite:///<file> or http://<server>, unset it, {_REMEDY}."
         )
 

@@ -21,7 +21,7 @@ from dagrpo_mlflow.store import (
     hide_password,
     require_answer,
     tracking_uri,
-    without_password,
+    without_user,
 )
 from dagrpo_mlflow.variations import DVC_NAME, recording_root
 
@@ -127,7 +127,7 @@ def _states(uri: str) -> dict[str, str]:
     names = sorted({path.name for top in TOPS for path in Path(top).glob("*") if path.is_dir()})
     files = {name: provenances_of(name) for name in names} | {NOTES: iter(sorted(FOLDER.glob("*.json")))}
     database = database_path(uri)
-    place = [without_password(uri), database.stat().st_ino if database and database.exists() else 0]
+    place = [without_user(uri), database.stat().st_ino if database and database.exists() else 0]
     return {STORE: digest_of(place)} | {name: digest_of(list(_versions(own))) for name, own in files.items()}
 
 

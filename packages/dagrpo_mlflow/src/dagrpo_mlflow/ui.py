@@ -5,7 +5,6 @@ Opened at the runs of the present experiment.
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -14,6 +13,7 @@ from pathlib import Path
 from types import FrameType
 
 from dagrpo.core.errors import UserError
+from dagrpo.utils.addresses import free_port
 from dagrpo.utils.console import waiting
 from dagrpo.utils.yaml_text import read_yaml
 from dagrpo_mlflow.store import artifact_location, open_client, require_answer, tracking_uri, without_user
@@ -78,12 +78,10 @@ def _page(uri: str) -> str:
 
 
 def _require_free(port: int) -> None:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((HOST, port))
-        except (OSError, OverflowError) as error:
-            raise UserError(f"Port {port} on {HOST} cannot be used ({error}): choose another with --port.") from None
+    try:
+        free_port(HOST, port)
+    except (OSError, OverflowError) as error:
+        raise UserError(f"Port {port} on {HOST} cannot be used ({error}): choose another with --port.") from None
 
 
 def _wait(server: "subprocess.Popen[bytes]", port: int) -> None:

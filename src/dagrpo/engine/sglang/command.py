@@ -17,6 +17,7 @@ from dagrpo.engine.servers import Part
 from dagrpo.engine.sglang import PREFILL_TOKENS, Argument, Config
 from dagrpo.engine.sglang.toolkit import compiler_environment, with_cuda_runtime
 from dagrpo.utils.child_variables import LOOPBACK, is_of_a_launcher
+from dagrpo.utils.files import write_private
 from dagrpo.utils.machine import READ_BY_LIBRARIES
 
 HOST = "127.0.0.1"
@@ -250,16 +251,10 @@ def write_settings(scratch: Path, api_key: str) -> Path:
     Every user of the machine can read a command line, so the key stays off it. Returns the settings file, for `server_command`;
     `server_environment` names the logging configuration.
     """
-    _write_private(scratch / LOGGING, _logging_without(api_key))
+    write_private(scratch / LOGGING, json.dumps(_logging_without(api_key)))
     settings = scratch / "settings.yaml"
-    _write_private(settings, {"api-key": api_key})  # JSON is YAML
+    write_private(settings, json.dumps({"api-key": api_key}))  # JSON is YAML
     return settings
-
-
-def _write_private(path: Path, content: Mapping[str, Any]) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        json.dump(content, file)
 
 
 def _logging_without(api_key: str) -> dict[str, Any]:

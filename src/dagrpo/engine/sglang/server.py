@@ -8,7 +8,6 @@ import errno
 import math
 import os
 import secrets
-import socket
 import tempfile
 import threading
 from collections.abc import Mapping
@@ -41,6 +40,7 @@ from dagrpo.engine.sglang.command import (
 )
 from dagrpo.engine.sglang.startup import SECONDS_BETWEEN_CHECKS, wait_until_ready
 from dagrpo.models.pictures import PREPROCESSOR, takes_pictures
+from dagrpo.utils import addresses
 from dagrpo.utils.child_variables import interface_of, sockets_between_nodes
 from dagrpo.utils.console import waiting
 from dagrpo.utils.devices import VISIBLE
@@ -227,17 +227,13 @@ def _is_alive(process: psutil.Process) -> bool:
 
 def free_port(wanted: int | None, host: str = HOST) -> int:
     """Return a free port of an address. Raises ServerError if all are taken, or the wanted one is."""
-    with socket.socket() as probe:
-        if wanted:  # as the server binds it: connections of the one before may be in TIME_WAIT
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, wanted or 0))
-        except OSError as error:
-            if error.errno != errno.EADDRINUSE:
-                raise
-            what = f"Port {wanted} of {host} is in use" if wanted else f"No port of {host} is free"
-            raise ServerError(f"{what}: stop what holds it, then run again.") from None
-        return int(probe.getsockname()[1])
+    try:
+        return addresses.free_port(host, wanted or 0)
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            raise
+        what = f"Port {wanted} of {host} is in use" if wanted else f"No port of {host} is free"
+        raise ServerError(f"{what}: stop what holds it, then run again.") from None
 
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
