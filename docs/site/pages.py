@@ -183,7 +183,7 @@ def _differences(script: Script) -> Iterator[str]:
 
 
 def _allowed(property_schema: dict[str, Any]) -> str:
-    options = property_schema.get("anyOf", [property_schema])
+    options = property_schema.get("anyOf", property_schema.get("oneOf", [property_schema]))
     return " or ".join(_one_allowed(option) for option in options)
 
 
@@ -194,6 +194,8 @@ def _one_allowed(option: dict[str, Any]) -> str:
         return f"`{option['const']}`"
     if option.get("type") == "array":
         return f"list of {_allowed(option['items'])}"
+    for named in option.get("patternProperties", {}).values():
+        return f"{_allowed(named)} by name"
     names = {
         "exclusiveMinimum": "> ",
         "minimum": ">= ",
@@ -206,7 +208,7 @@ def _one_allowed(option: dict[str, Any]) -> str:
         for key, sign in names.items()
         if key in option
     ]
-    return " ".join([option.get("type", "any"), ", ".join(bounds)]).strip()
+    return " ".join([option.get("type", "any"), ", ".join(bounds)]).strip().replace("|", "\\|")  # in a cell of a table
 
 
 def _rows(section: Section, schema: dict[str, Any], definitions: dict[str, Any], prefix: str) -> Iterator[str]:
