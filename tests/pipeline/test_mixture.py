@@ -1,6 +1,7 @@
 """A mixture of train tasks: what its jobs read, and what another ratio makes again."""
 
 from contextlib import nullcontext
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,18 @@ def _read(params: Params) -> dict[tuple[str, ...], Any]:
 def test_another_ratio_is_another_job_of_sft_and_train_alone() -> None:
     one, other = (_read(_params({"gsm8k": share, "arithmetic": 0.5})) for share in (0.5, 0.25))
     assert {name[0] for name in one if one[name] != other[name]} == {"sft", "train"}
+
+
+@pytest.mark.parametrize("train", ["gsm8k", ["gsm8k", "arithmetic"], {"gsm8k": 0.25, "arithmetic": 0.75}])
+def test_what_the_stages_record_is_together_the_whole_of_the_parameters(train: object) -> None:
+    params = _params(train)
+    recorded = [own_params(params, stage) for stage in all_stages().values()]
+    assert parse(reduce(merged, recorded)) == params
+    prepared = own_params(params, all_stages()["prepare"])
+    assert parse(merged(BOTH, prepared)).experiment.train_tasks == params.experiment.train_tasks
+    wrong = merged(params.model_dump(), {"experiment": {"train_tasks": ["gsm8k", "larger"]}})
+    with pytest.raises(UserError, match=r"unknown key `experiment\.train_tasks`"):
+        parse(wrong)
 
 
 def test_what_is_prepared_and_rated_stays_current_with_another_ratio_and_is_recorded_with_it(

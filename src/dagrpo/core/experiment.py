@@ -69,6 +69,18 @@ class Experiment(Section):
         description="Every task to prepare: all of `train` and of `evaluate`, each once. DVC needs this list.",
     )
 
+    @model_validator(mode="before")
+    @classmethod
+    def _read_recorded_tasks(cls, values: Any) -> Any:
+        """Drop the key `train_tasks`, which records of the stage prepare have in place of `train` with its shares."""
+        if not isinstance(values, dict) or not isinstance(tasks := values.get("train_tasks"), list):
+            return values
+        train = values.get("train", tasks[0] if len(tasks) == 1 else tasks)
+        named = [train] if isinstance(train, str) else [*train] if isinstance(train, list | dict) else []
+        if sorted(map(str, named)) != tasks:
+            return values
+        return {key: value for key, value in values.items() if key != "train_tasks"} | {"train": train}
+
     @property
     def train_tasks(self) -> tuple[str, ...]:
         """Return the tasks to learn from, also those of share 0, sorted."""
