@@ -184,7 +184,10 @@ def _action(
     account = finished.accounts.get(record.provenance)
     path = record.provenance.as_posix()
     inputs = [graph.file(*file) for file in (*record.inputs.items(), *finished.raw(record))]
-    read = [parameters[key] for key in flat(dict(record.params)) if key in parameters]
+    keys = [
+        key.replace(".train_tasks", ".train") for key in flat(dict(record.params))
+    ]  # they are a part of that parameter
+    read = [parameters[key] for key in keys if key in parameters]
     seed = "" if record.seed is None else f" with the seed {record.seed}"
     hit = ", a cache hit: its outputs were made by an equal execution before"
     hit = hit if account is not None and account.is_taken_over else ""
