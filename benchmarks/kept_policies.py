@@ -57,7 +57,7 @@ def _updates(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, rate: f
         )
         advantages = torch.randn(texts, generator=generator)
         logprobs = torch.log_softmax(model(ids).logits[:, :-1], dim=-1).gather(2, ids[:, 1:, None])[..., 0]
-        (-(advantages[:, None] * logprobs).mean()).backward()
+        torch.autograd.backward(-(advantages[:, None] * logprobs).mean())
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         for group in optimizer.param_groups:
             group["lr"] = rate

@@ -171,7 +171,7 @@ def test_stale_runs_several_updates_and_adapters_keep_the_policy_of_each_step(
 
 
 def test_a_run_that_ends_early_has_no_policies_of_later_steps(inputs: Inputs, tmp_path: Path) -> None:
-    early = {"evaluate_every": 1, "patience": 1, "learning_rate": 1e-9, "learning_rate_warmup_steps": 0}
+    early: dict[str, Any] = {"evaluate_every": 1, "patience": 1, "learning_rate": 1e-9, "learning_rate_warmup_steps": 0}
     run = _run(inputs, tmp_path, [1, 4], **early)
     run = replace(run, held_out_splits=(runs.held_out_splits(tmp_path, "plus", [20, 21]),))
     for sampled in (1, 0):  # the second time nothing is left to do

@@ -38,7 +38,7 @@ def metrics_json(
     """
     reward = float(moving_average(curves["reward/mean"], window)[:, -1].mean())
     of_chosen = {each.label: {CHOSEN: round(each.greedy.second.value, PLACES)} for each in chosen}
-    return {each.label: _greedy_numbers(each) | of_chosen.get(each.label, {}) for each in comparisons} | {
+    return {each.label: {**_greedy_numbers(each), **of_chosen.get(each.label, {})} for each in comparisons} | {
         "mean reward": round(reward, PLACES)  # with a space, which no task has in its name
     }
 

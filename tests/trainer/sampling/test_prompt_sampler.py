@@ -126,7 +126,7 @@ def test_a_mixture_takes_turns_and_each_task_keeps_its_own_order() -> None:
     b = [7 + row for row in b]
     assert drawn == [a[0], a[1], b[0], b[1], a[2], b[2], a[3], a[4], b[3], b[4], a[5], b[5]]
     assert sampler.epochs == {"a": 6 / 7, "b": 6 / 4}
-    state = {"retired": [], "cut_off": []}
+    state: dict[str, list[int]] = {"retired": [], "cut_off": []}
     assert sampler.saved == {"tasks": {"a": {"position": 6, **state}, "b": {"position": 6, **state}}}
     later = PromptSampler(of_tasks(a=7, b=4), training(prompts_per_step=3), 3, shares={"a": 1, "b": 1}, finished=4)
     assert later.saved == sampler.saved, "of steps that each drew their batch"
