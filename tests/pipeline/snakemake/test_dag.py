@@ -72,7 +72,7 @@ def test_kept_policies_are_scored_as_the_trained_one_is_and_another_step_is_that
     assert {path.split("/")[2] for path in changed} == {"report"}
     _is_up_to_date(folder)
     assert {each["state"] for each in json.loads(clones.run(folder, "dagrpo", "verify", NAME, "--json"))} == {"whole"}
-    traced = clones.run(folder, "dagrpo", "trace", f"{RUN}/eval/arithmetic/step_4/scores.json")
+    traced = clones.run(folder, "dagrpo", "lineage", f"{RUN}/eval/arithmetic/step_4/scores.json")
     assert all(f"{path} " in traced for path in (f"{RUN}/kept/manifest.json", f"data/{NAME}/arithmetic/train.parquet"))
     params.write_text(whole.replace(default, "policies: {every: 2}"))
     plan = clones.run(folder, "snakemake", "-n", "target")
