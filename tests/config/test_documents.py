@@ -11,6 +11,7 @@ import pytest
 import yaml
 from docs.site.pages import parameters_page
 
+from dagrpo.algorithms.advantages import OverBatch
 from dagrpo.algorithms.losses import LOSSES
 from dagrpo.algorithms.terms import Weighed
 from dagrpo.config import documents
@@ -167,6 +168,7 @@ def test_every_key_of_a_plug_in_is_read_by_its_own_code(plugins: Plugins[Any], n
         | Weighed.model_fields.keys()
         | Limits.model_fields.keys()
         | EngineConfig.model_fields.keys()
+        | OverBatch.model_fields.keys()
     )
     config = config_of(plugins, name)
     # A Config that adds to another plug-in's is read by the code of both.
