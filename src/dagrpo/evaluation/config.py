@@ -93,7 +93,9 @@ class Evaluation(Section):
     policies: Annotated[
         Annotated[list[PolicyName], Field(max_length=1000), Tag("[list]")]
         | Annotated[
-            dict[Literal["every"], Annotated[int, Field(ge=1, le=MOST_STEPS)]], Field(min_length=1), Tag("[every]")
+            dict[Literal["every"], Annotated[int, Field(ge=1, le=MOST_STEPS)]],
+            Field(min_length=1, max_length=1),
+            Tag("[every]"),
         ],
         Discriminator(lambda value: "[every]" if isinstance(value, dict) else "[list]"),
     ] = Field(

@@ -109,7 +109,7 @@ class Training(Section):
         "The last policy is the result. Test problems decide for a task without a validation split. null: never.",
     )
     keep_policies: (
-        Annotated[dict[Literal["every"], _Step], Field(min_length=1)]
+        Annotated[dict[Literal["every"], _Step], Field(min_length=1, max_length=1)]
         | Annotated[list[_Step], Field(min_length=1, max_length=100_000)]
         | None
     ) = Field(
