@@ -10,7 +10,7 @@ import pytest
 import torch
 from docs.site.pages import with_tables
 from tests.algorithms.batches import ratios
-from tests.report.synthetic import add_mixture, make_experiment
+from tests.report.synthetic import make_experiment
 from tests.trainer import picture_runs, runs
 from tests.trainer.free_engine import FreeEngine
 from tests.trainer.runs import held_out_splits
@@ -20,6 +20,7 @@ from dagrpo.algorithms.corrections import CORRECTIONS, weights_of
 from dagrpo.algorithms.losses import LOSSES, loss_of
 from dagrpo.core.metrics import METRICS, SAMPLES_SEEN, definition_of
 from dagrpo.core.trajectory import Prompt
+from dagrpo.data.schema import to_table
 from dagrpo.evaluation.scoring import metrics_to_log
 from dagrpo.report import build
 from dagrpo.report.comparison import compare
@@ -34,7 +35,7 @@ from dagrpo.trainer.run import SftRun
 from dagrpo.trainer.sampling.training_prompts import read_training_prompts
 from dagrpo.trainer.sft import fine_tune
 from dagrpo.utils.distributed import single_process
-from dagrpo.utils.tables import read_parquet
+from dagrpo.utils.tables import write_parquet
 
 EVERYTHING = {
     "advantage": {"name": "remax"},
@@ -96,8 +97,10 @@ def _of_training(inputs: tuple[Path, Path], folder: Path) -> set[str]:
     return set(reported[-1][1]) | held_out
 
 
-def _of_sampling_ahead(inputs: tuple[Path, Path], folder: Path) -> set[str]:
-    run = runs.training_run(inputs, folder / "state", folder, steps=1)
+def _of_sampling_a_mixture_ahead(inputs: tuple[Path, Path], folder: Path) -> set[str]:
+    run, other = runs.training_run(inputs, folder / "state", folder, steps=1), folder / "other.parquet"
+    write_parquet(other, to_table([replace(runs.task_row(number), task="other") for number in range(4)]))
+    run = replace(run, train_splits={**run.train_splits, "other": other}, shares={"arithmetic": 0.5, "other": 0.5})
     _, reported = runs.execute(replace(run, training=run.training.model_copy(update={"staleness": 1})))
     return {*reported[0][1]}
 
@@ -159,16 +162,11 @@ def _of_training_with_pictures(folder: Path) -> set[str]:
 def test_every_name_that_runs_write_has_a_definition_and_every_definition_is_of_some_name(
     inputs: tuple[Path, Path], tmp_path: Path
 ) -> None:
-    trained = _of_training(inputs, tmp_path) | _of_sampling_ahead(inputs, tmp_path / "ahead")
+    trained = _of_training(inputs, tmp_path) | _of_sampling_a_mixture_ahead(inputs, tmp_path / "ahead")
     trained |= _of_cutting_off(inputs, tmp_path / "cut")
     assert {f"timing/{part}_seconds" for part in ("rollout", "rewards", "update")} <= trained
     written = trained | _of_tuning(inputs, tmp_path) | _of_evaluation(tmp_path)
     written |= {f"policy/{name}" for name in _of_plugins()} | _of_training_with_pictures(tmp_path / "pictures")
-    written |= {
-        name
-        for path in add_mixture(make_experiment(tmp_path / "of_tasks")).metrics
-        for name in read_parquet(path).column_names[1:]
-    }
     written |= {*judge.METRICS, reward_model.CLIPPED, reward_model.WITHOUT_ANSWER, SAMPLES_SEEN}
     definitions = {name: definition_of(name) for name in written if not name.endswith(("_low", "_high"))}
     assert sorted(name for name, found in definitions.items() if found is None) == []
