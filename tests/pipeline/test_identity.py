@@ -203,7 +203,7 @@ def test_another_task_that_is_evaluated_is_code_of_training_only_if_its_problems
     calculator = "src/dagrpo/tools/calculator.py"
     alone, answered = parse(tasks), parse(tasks | {"training": {"evaluate_every": 5}})
     with_it = {stage for stage in all_stages() if calculator in code_files(alone, all_stages()[stage])}
-    assert with_it == {"prepare", "sample", "sample_kept", "validate"}
+    assert with_it == {"prepare", "sample", "sample_kept"}, "policies are chosen by the tasks that are learned from"
     assert calculator in code_files(answered, all_stages()["train"])
     assert calculator not in code_files(answered, all_stages()["sft"])
 
@@ -219,7 +219,7 @@ def test_the_packages_of_the_project_are_code_of_the_stages_that_use_them() -> N
     assert users["dagrpo_sandbox"] == set()
     programs = parse({"experiment": {"train": "mbpp", "evaluate": ["mbpp"], "tasks": ["mbpp"]}})
     inside = "packages/dagrpo_sandbox/src/dagrpo_sandbox/inside.py"
-    assert _stages_with(inside, programs) == {"prepare", "difficulty", "train", "score"}
+    assert _stages_with(inside, programs) == {"choose", "prepare", "difficulty", "train", "score"}
 
 
 def _stages_with(pattern: str, params: Params) -> set[str]:
@@ -231,13 +231,13 @@ def _stages_with(pattern: str, params: Params) -> set[str]:
 @pytest.mark.parametrize(
     ("library", "stages"),
     [
-        ("math-verify", {"difficulty", "train", "score", "report"}),
-        ("antlr4-python3-runtime", {"difficulty", "train", "score", "report"}),
+        ("math-verify", {"choose", "difficulty", "train", "score", "report"}),
+        ("antlr4-python3-runtime", {"choose", "difficulty", "train", "score", "report"}),
         ("sglang", {"difficulty", "train", "sample", "sample_kept", "validate"}),
         ("peft", {"sft", "train"}),
         ("gguf", {"model", "teacher"}),
         ("renderers", set()),
-        ("scipy", {"train", "score", "report"}),
+        ("scipy", {"choose", "train", "score", "report"}),
         ("matplotlib", {"report"}),
         ("tokenizers", set(all_stages()) - {"score"}),
     ],
@@ -267,7 +267,13 @@ def test_a_module_that_a_process_is_started_with_is_code() -> None:
 
 def test_an_edit_to_the_grammar_of_answers_trains_and_scores_again() -> None:
     grammar = "packages/dagrpo_answers/src/dagrpo_answers/comparing.py"
-    assert _stages_with(grammar, Params()) == {"difficulty", "train", "score", "report"}
+    assert _stages_with(grammar, Params()) == {"choose", "difficulty", "train", "score", "report"}
     chosen = "packages/dagrpo_answers/src/dagrpo_answers/verifiers/math.py"
     assert _stages_with(chosen, Params()) == set()
-    assert _stages_with(chosen, parse({"reward": {"verifier": "math"}})) == {"prepare", "difficulty", "train", "score"}
+    assert _stages_with(chosen, parse({"reward": {"verifier": "math"}})) == {
+        "choose",
+        "prepare",
+        "difficulty",
+        "train",
+        "score",
+    }

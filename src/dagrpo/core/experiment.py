@@ -3,7 +3,7 @@
 The workflow reads it to lay out the DAG; of the stages only prepare does.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, Self, TypeVar
 
 from pydantic import Discriminator, Field, Tag, model_validator
@@ -42,6 +42,11 @@ def learned(train: Train, values: Sequence[T]) -> dict[str, T]:
     """Return the value of each task that the trainer sees, without those of share 0. `values`: of all tasks, sorted."""
     shares = shares_of(train)
     return {task: value for task, value in zip(tasks_of(train), values, strict=True) if task in shares or not shares}
+
+
+def tasks_among(names: Iterable[str]) -> list[str]:
+    """Return the tasks of a mixture whose own metrics are among recorded ones, in their order; [] of a single task."""
+    return list(dict.fromkeys(name.split("/")[1] for name in names if name.startswith("task/")))
 
 
 class Experiment(Section):

@@ -6,7 +6,6 @@ test compares them with the names that runs record.
 """
 
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -73,8 +72,3 @@ def definition_of(name: str) -> Metric | None:
     """Return the definition of a recorded metric, an exact name before a family; None for a metric of a user's plug-in."""
     matches = [metric for metric in METRICS if metric.covers(name)]
     return min(matches, key=lambda metric: "<" in metric.name, default=None)
-
-
-def tasks_among(names: Iterable[str]) -> list[str]:
-    """Return the tasks of a mixture whose own metrics are among recorded ones, in their order; [] of a single task."""
-    return list(dict.fromkeys(name.split("/")[1] for name in names if name.startswith("task/")))

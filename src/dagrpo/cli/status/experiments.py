@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from dagrpo.core.errors import UserError, nearest
-from dagrpo.core.metrics import tasks_among
+from dagrpo.core.experiment import tasks_among
 from dagrpo.pipeline.changes.changes import Change, Changes, Kind
 from dagrpo.pipeline.changes.executions import ExecutionRecord, Today, experiments, named, read_record, stage_and_seed
 from dagrpo.pipeline.dag import expected

@@ -85,7 +85,7 @@ def _run(job: Job) -> "TrainingRun":
 
 def rows_to_show(curve: Sequence[Mapping[str, float]]) -> list[tuple[str, str]]:
     """Summarise a finished run as lines of text, from those of its metrics that its backend measures."""
-    from dagrpo.core.metrics import tasks_among
+    from dagrpo.core.experiment import tasks_among
     from dagrpo.utils.run_info import step_seconds, times_of
 
     last = curve[-min(10, len(curve)) :]

@@ -6,7 +6,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import NullFormatter
 
-from dagrpo.core.metrics import METRICS, tasks_among
+from dagrpo.core.experiment import tasks_among
+from dagrpo.core.metrics import METRICS
 from dagrpo.report import style
 from dagrpo.report.curves import Curves, moving_average
 from dagrpo.report.figures.parts import (

@@ -17,7 +17,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from dagrpo.core.errors import UserError
-from dagrpo.core.metrics import tasks_among
+from dagrpo.core.experiment import tasks_among
 from dagrpo.trainer.config.checks import Gates
 from dagrpo.trainer.state.records import keep
 from dagrpo.trainer.update.stats import OVERFLOWED, SKIPPED
