@@ -31,7 +31,7 @@ from dagrpo_plan.measured import Measured, measured
 from dagrpo_plan.models import Models
 from dagrpo_plan.outcome import APART, PARTIAL, TOGETHER, Plan, minutes_on, plan_of
 from dagrpo_plan.remedy import fullest, remedy_for
-from dagrpo_plan.times import StageSeconds, sampling_seconds, seconds_of_stages
+from dagrpo_plan.times import START_SECONDS, StageSeconds, sampling_seconds, seconds_of_stages
 
 LONG: dict[str, Any] = {
     "rollout": {"max_new_tokens": 2048, "dtype": "bfloat16"},
@@ -74,6 +74,22 @@ def test_a_small_experiment_fits_and_has_a_time_for_every_stage(project: Path) -
     made = plan_of(params_with(), machine_for(None, 24))
     assert made.times == ()
     assert made.basis == ("Times are not estimated for a device whose peaks are not known: name one with --gpu.",)
+
+
+def test_kept_policies_of_a_seed_take_as_long_as_sampling_as_often_but_start_one_engine(project: Path) -> None:
+    machine, seeds = machine_for("4090", None), {"seeds": [0, 1]}
+    kept = {
+        "training": {"keep_policies": {"every": 1}},
+        "evaluation": {"policies": ["base", "step_1", "step_2", "trained"]},
+    }
+    made = {each.stage: each for each in plan_of(params_with(kept | {"experiment": seeds}), machine).times}
+    sample, of_kept = made["sample"], made["sample_kept"]
+    assert (sample.runs, of_kept.runs) == (
+        4,
+        4,
+    )  # base and trained of two seeds, which are fine-tuned; two steps of each
+    assert sample.seconds is not None
+    assert of_kept.seconds == pytest.approx(sample.seconds - 2 * START_SECONDS)
 
 
 def test_of_training_by_another_program_neither_memory_nor_time_is_reckoned(project: Path) -> None:

@@ -19,7 +19,7 @@ from dagrpo.utils.tables import read_parquet
 def load_scores(experiment: str, *, root: str | Path = ".") -> pa.Table:
     """Load a row per scored completion: of every seed, task and policy.
 
-    Columns: `seed` (int64), `policy` ("base" or "trained"), then those of `dagrpo.evaluation.tables.SCORES`: `task`,
+    Columns: `seed` (int64), `policy` ("base", "trained", "step_40"), then those of `dagrpo.evaluation.tables.SCORES`: `task`,
     `problem_index`, `sample_index` (-1: greedy), `extracted`, `verdict`, `correct`, `completion_tokens`, `completion`,
     `question`, `ground_truth` and others. `root` is the project's folder. Raises UserError if nothing is scored yet, or a file is damaged.
     """

@@ -13,6 +13,7 @@ from tests.everyday import everyday
 
 from dagrpo.config.presets import composed, known
 from dagrpo.config.schema import parse
+from dagrpo.core.errors import UserError
 from dagrpo.pipeline.override_runs import OverrideRun
 from dagrpo.pipeline.snakemake import workflow
 from dagrpo.pipeline.stages import all_stages
@@ -193,3 +194,13 @@ def test_a_signal_stops_the_stages_and_interrupts_the_workflow(tmp_path: Path, s
     output, _ = process.communicate(timeout=120)
     assert output.splitlines() == ["ended with 143", "interrupted []"]
     assert process.returncode == -sent, "a shell sees 128 and the signal: 130 after Ctrl-C"
+
+
+def test_cells_of_a_sweep_that_would_evaluate_policies_of_different_steps_are_refused(tmp_path: Path) -> None:
+    kept = {"training": {"steps": 60, "keep_policies": {"every": 20}}}
+    (tmp_path / "steps.yaml").write_text("grid: {training.steps: [40, 60]}\n")
+    params = parse(kept | {"evaluation": {"policies": {"every": 20}}})
+    with pytest.raises(UserError, match=r"evaluate policies of different steps: give evaluation\.policies one list"):
+        workflow._cells(str(tmp_path / "steps.yaml"), params, params)
+    same = parse(kept | {"evaluation": {"policies": ["base", "step_20", "trained"]}})
+    assert len(workflow._cells(str(tmp_path / "steps.yaml"), same, same)) == 2
