@@ -211,6 +211,21 @@ def test_what_a_run_took_beside_its_steps_counts_unless_it_was_resumed(
     assert measured(params).beside_steps == beside
 
 
+def test_a_choice_adds_each_candidate_on_the_validation_rows_and_one_policy_on_the_test_rows(project: Path) -> None:
+    choosing = {
+        "experiment": {"seeds": [0, 1]},
+        "data": {"held_out_validation": 30},
+        "training": {"keep_policies": {"every": 20}, "steps": 60},
+    }
+    plain, chosen = (
+        {each.stage: each for each in _times(parse({**choosing, "evaluation": {"choose": choose}}))}
+        for choose in (None, "best")
+    )
+    assert "validate" not in plain
+    assert (chosen["sample"].runs - plain["sample"].runs, chosen["validate"].runs) == (2, 2 * 3)
+    assert (chosen["validate"].seconds or 0) > 0
+
+
 def test_on_a_cpu_an_engine_with_a_core_of_its_own_samples_beside_the_update(project: Path) -> None:
     def waited_for(threads: int, cores: int) -> float:
         changes = {"training": {"staleness": 1}, "runtime": {"training": {"threads": threads}}}

@@ -163,6 +163,8 @@ def prompts_of(params: Params, task: str, split: str) -> int | None:
     source = get_task(task).source
     if not isinstance(count, int) and source is not None:
         count = source.rows.get(split)
+    if split == "validation":
+        return count if isinstance(count, int) else params.data.held_out_validation
     most = params.data.max_train if split == "train" else params.data.max_test
     if not isinstance(count, int):
         return None

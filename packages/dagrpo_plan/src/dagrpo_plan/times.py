@@ -9,7 +9,7 @@ from dagrpo.config.schema import Params
 from dagrpo.data.task import get_task
 from dagrpo.engine import may_share_memory
 from dagrpo.engine.config import EngineConfig
-from dagrpo.pipeline.stages import difficulty, sample, sample_kept, sft, train
+from dagrpo.pipeline.stages import difficulty, sample, sample_kept, sft, train, validate
 from dagrpo.trainer.state.digests import recorded_every
 from dagrpo.trainer.state.tensors import state_bytes
 from dagrpo_plan.amounts import BYTES, FLOAT32, Lengths, prompts_of, usual_prompt, usual_training_prompt
@@ -73,8 +73,8 @@ def _between_products(shape: Shape, *, compiled: bool) -> int:
     return 84 * hidden + (24 + 36 * shape.norms_queries) * turned + 10 * mlp
 
 
-STAGES = (sft, difficulty, train, sample, sample_kept)
-SFT, DIFFICULTY, TRAIN, SAMPLE, SAMPLE_KEPT = (module.STAGE.name for module in STAGES)
+STAGES = (sft, difficulty, train, sample, sample_kept, validate)
+SFT, DIFFICULTY, TRAIN, SAMPLE, SAMPLE_KEPT, VALIDATE = (module.STAGE.name for module in STAGES)
 SYNC_BYTES = 1e9  # per second, through a file in memory
 # Per second, gathered and opened by the server on each process's GPU. Published: 9B in bfloat16 in 3.5 s (verl, issue 7203, 8 H800),
 # 30B in 7 s (slime, https://hebiao064.github.io/rl-weight-sync).
@@ -111,7 +111,7 @@ def seconds_of_stages(
     stages: dict[str, Callable[[Params, Models, Speed], StageSeconds]] = {SFT: _sft} if params.sft.steps else {}
     stages |= {DIFFICULTY: _difficulty} if params.difficulty.samples else {}
     stages |= {TRAIN: partial(train_seconds, longest=longest), SAMPLE: _sample}
-    stages |= {SAMPLE_KEPT: partial(_sample, stage=SAMPLE_KEPT)} if _runs(SAMPLE_KEPT, params) else {}
+    stages |= {stage: partial(_sample, stage=stage) for stage in (SAMPLE_KEPT, VALIDATE) if _runs(stage, params)}
     for stage, estimate in stages.items():
         recorded = _recorded(stage, params, measured)
         if recorded is not None:
@@ -123,8 +123,8 @@ def seconds_of_stages(
 def _recorded(stage: str, params: Params, measured: Measured) -> StageSeconds | None:
     """Return the duration by the record of an earlier run: of train by its steps, which may be more or fewer now."""
     runs, each = _runs(stage, params), measured.stages.get(stage)
-    if stage in (SAMPLE, SAMPLE_KEPT) and each is not None:
-        each *= len(_evaluated(params))  # a record for each task
+    if stage in (SAMPLE, SAMPLE_KEPT, VALIDATE) and each is not None:
+        each *= len(_evaluated(params, stage))  # a record for each task
     if stage == TRAIN and measured.steps:
         beside = START_SECONDS if measured.beside_steps is None else measured.beside_steps
         each = params.training.steps * sum(measured.steps.values()) + beside
@@ -144,7 +144,10 @@ def _runs(stage: str, params: Params) -> int:
     seeds = len(params.experiment.seeds)
     of_base = seeds if params.sft.steps else 1  # without fine-tuning all seeds have the same base policy
     of_kept = seeds * len(params.evaluation.steps(params.training))
-    return {DIFFICULTY: 1, SAMPLE: of_base + seeds, SAMPLE_KEPT: of_kept}.get(stage, seeds)
+    of_candidates = seeds * len(params.evaluation.candidates(params.training))
+    trained = seeds * (2 if params.evaluation.choose else 1)  # with the chosen one
+    runs = {DIFFICULTY: 1, SAMPLE: of_base + trained, SAMPLE_KEPT: of_kept, VALIDATE: of_candidates}
+    return runs.get(stage, seeds)
 
 
 def _estimated(stage: str, params: Params, steps: int, parts: Mapping[str, float], rate: float) -> StageSeconds:
@@ -325,10 +328,11 @@ def _difficulty(params: Params, models: Models, speed: Speed) -> StageSeconds:
 def _sample(params: Params, models: Models, speed: Speed, *, stage: str = SAMPLE) -> StageSeconds:
     """Estimate the evaluation: a greedy completion of each problem, samples, and one without the problem's pictures."""
     sampling, seconds = params.evaluation.sampling, list[float | None]()
-    for task in _evaluated(params):
+    split = "validation" if stage == VALIDATE else "test"
+    for task in _evaluated(params, stage):
         lengths = Lengths.of_evaluation(params, task, models.policy.positions)
-        samples = 1 + sampling.samples + (get_task(task).images and sampling.without_pictures)
-        seconds.append(_of_split(params, models, speed, task, "test", lengths, samples, sampling.max_problems))
+        samples = 1 + sampling.samples + (get_task(task).images and sampling.without_pictures and stage != VALIDATE)
+        seconds.append(_of_split(params, models, speed, task, split, lengths, samples, sampling.max_problems))
     known, runs = [each for each in seconds if each is not None], _runs(stage, params)
     starts = runs if stage == SAMPLE else len(params.experiment.seeds)  # kept policies of a seed share an engine
     total = starts * START_SECONDS + runs * sum(known) if len(known) == len(seconds) else None
@@ -354,5 +358,7 @@ def _of_split(
     return sampling_seconds(params, models, speed, engine=engine, lengths=lengths, **numbers)
 
 
-def _evaluated(params: Params) -> list[str]:
+def _evaluated(params: Params, stage: str = SAMPLE) -> list[str]:
+    if stage == VALIDATE:
+        return params.evaluation.validated(params.experiment, params.data)
     return [task for task in params.experiment.evaluate if params.evaluation.oracles or not get_task(task).oracle]
