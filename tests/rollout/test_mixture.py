@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dagrpo.rollout.mixture import Mixture, in_proportion
+from dagrpo.rollout.mixture import Mixture, evenly_ordered, in_proportion, spread_evenly
 
 TASKS = ("a", "b", "c", "d", "e")
 SHARES = st.lists(
@@ -84,3 +84,9 @@ def test_shares_with_the_sum_1_are_those_of_the_numbers_that_they_come_from(
 ) -> None:
     of_one = mixture([number / sum(whole) for number in whole], batch)
     assert of_one.before(step) == mixture([*map(float, whole)], batch).before(step)
+
+
+def test_places_are_ordered_so_that_each_part_has_the_same_mixture() -> None:
+    assert spread_evenly({"b": 2, "a": 4, "c": 0}) == [*"aabaab"]
+    assert evenly_ordered([*"bbaaaa"]) == [2, 3, 0, 4, 5, 1]
+    assert evenly_ordered([*"aaa"]) == [0, 1, 2]

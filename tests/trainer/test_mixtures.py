@@ -36,6 +36,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "plain": {"mini_batches": 2},
     "stale": {"staleness": 1},
     "dynamic": {"dynamic_sampling": {"max_rounds": 2, "oversampling": 1.5}, "mini_batches": 2},
+    "everything": {"staleness": 1, "dynamic_sampling": {"max_rounds": 2, "oversampling": 1.5}, "mini_batches": 2},
     "retiring": {"retire_at": 0.75, "staleness": 1},
 }
 
@@ -134,7 +135,7 @@ def test_each_task_has_its_own_figures(whole: dict[str, TrainingRun]) -> None:
         assert np.average(entropies, weights=tokens) == pytest.approx(figures["policy/entropy"])
 
 
-CHOSEN = [("plain", 3), ("stale", 2), ("dynamic", 3), ("retiring", 4)]
+CHOSEN = [("plain", 3), ("stale", 2), ("dynamic", 3), ("everything", 3), ("retiring", 4)]
 
 
 @pytest.mark.parametrize(("kind", "killed_at"), everyday(CHOSEN, product(KINDS, range(1, STEPS))))

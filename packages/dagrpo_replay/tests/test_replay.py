@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,8 +15,11 @@ from typer.testing import CliRunner
 from dagrpo.algorithms.config import Algorithm
 from dagrpo.cli import application as application
 from dagrpo.core.errors import UserError
+from dagrpo.data.schema import to_table
 from dagrpo.rewards.config import Reward
 from dagrpo.rollout.config import Rollout
+from dagrpo.rollout.mixture import spread_evenly
+from dagrpo.rollout.table import without_discarded
 from dagrpo.trainer.config.training import Training
 from dagrpo.trainer.model import prepare
 from dagrpo.trainer.model.policy import Policy
@@ -77,6 +81,28 @@ def test_steps_that_were_sampled_ahead_are_found_again_bit_for_bit(inputs: Input
     checks = _replayed(_read(run, run.state), 2, 4)
     assert [(check.step, check.difference) for check in checks] == [(1, None), (2, None), (4, None)]
     assert [check.after for check in checks] == [0, 0, 3]
+
+
+def test_batches_of_a_mixture_whose_groups_were_put_in_another_order_are_found_again(
+    inputs: Inputs, tmp_path: Path
+) -> None:
+    """Groups with spread are rare, so that those of the batch are not sampled in turn; both mini-batches have a group of each task."""
+    write_parquet(tmp_path / "b.parquet", to_table([replace(runs.task_row(n), task="b") for n in range(10, 18)]))
+    run = runs.training_run(inputs, tmp_path / "state", tmp_path, steps=3, save_every=1)
+    sizes = {"prompts_per_step": 4, "samples_per_prompt": 2, "mini_batches": 2}
+    run = runs.changed(
+        run,
+        training=sizes | {"dynamic_sampling": {"max_rounds": 2, "oversampling": 2}},
+        reward={"components": {"overlong": {"weight": 1.0, "buffer": 1}}},
+    )
+    run = replace(
+        run, train_splits={"arithmetic": inputs[1], "b": tmp_path / "b.parquet"}, shares={"arithmetic": 1, "b": 1}
+    )
+    runs.execute(run)
+    recorded = replace(_read(run, run.state), state=tmp_path / "none")
+    tasks = [without_discarded(read_parquet(recorded.table(step)))["task"].to_pylist()[::2] for step in (1, 2, 3)]
+    assert any(own != spread_evenly(Counter(own)) for own in tasks), "in sampling order they are not spread evenly"
+    assert [check.difference for check in _replayed(recorded, 3)] == [None] * 3
 
 
 def test_what_a_gpu_hashed_is_hashed_in_the_same_way_on_a_cpu(

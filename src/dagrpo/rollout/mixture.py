@@ -44,9 +44,19 @@ class Mixture:
 
 
 def spread_evenly(counts: Mapping[str, int]) -> list[str]:
-    """Return each task as often as it counts, so that every part of the list has the same mixture, as far as it divides."""
-    order = itertools.islice(in_proportion([*counts.values()]), sum(counts.values()))
-    return [[*counts][place] for place in order]
+    """Return each task as often as it counts, so that every part of the list has the same mixture, as far as it divides.
+
+    Of tasks that are due alike the first by name comes first, whatever their order in `counts`.
+    """
+    tasks = sorted(counts)
+    order = itertools.islice(in_proportion([counts[task] for task in tasks]), sum(counts.values()))
+    return [tasks[place] for place in order]
+
+
+def evenly_ordered(tasks: Sequence[str]) -> list[int]:
+    """Return the places of `tasks` in the order in which they are spread evenly, and those of each task rise."""
+    places = {task: iter([at for at, each in enumerate(tasks) if each == task]) for task in {*tasks}}
+    return [next(places[task]) for task in spread_evenly(Counter(tasks))]
 
 
 def in_proportion(weights: Sequence[int]) -> Iterator[int]:

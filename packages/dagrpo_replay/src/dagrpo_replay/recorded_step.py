@@ -18,6 +18,7 @@ from torch import Tensor
 from dagrpo.core.errors import UserError
 from dagrpo.core.types import EXCLUDED
 from dagrpo.models.pictures import takes_pictures
+from dagrpo.rollout.mixture import evenly_ordered
 from dagrpo.rollout.prompts import read_split
 from dagrpo.rollout.table import ALL, TRAINING_ROLLOUTS, read_table, without_discarded
 from dagrpo.trainer.batches.batch import Batch, TokenSequences
@@ -85,6 +86,11 @@ def read_step(path: Path, training: Training, pictures: PicturesOf = lambda inde
         )
     rows = table.drop_columns(SUPPORT).to_pylist()
     _require_groups(path, rows, training)
+    order = evenly_ordered(table["task"].to_pylist()[:: training.samples_per_prompt])  # as the trainer has it
+    if order != sorted(order):
+        size = training.samples_per_prompt
+        places = [group * size + sample for group in order for sample in range(size)]
+        table, rows = table.take(places), [rows[place] for place in places]
     learned = [_learned(place, row) for place, row in enumerate(rows) if _is_learned(row)]
     if not learned:
         raise UserError(f"{path} has no trajectory to learn from: name the rollouts of another step.")

@@ -70,8 +70,9 @@ class Rollouts:
     several_turns: bool = False  # whether there are metrics of turns and calls: the same in all steps of a run
     functions: tuple[str, ...] = ()  # names of the functions that some problem of the run offers, sorted
     used: tuple[bool, ...] = ()  # [sampled groups], in sampling order: whether a group is in the batch
-    # [prompts], the places of the batch's groups among the used ones; (): they are in sampling order
-    order: tuple[int, ...] = ()
+    order: tuple[
+        int, ...
+    ] = ()  # [prompts], the places of the batch's groups among the used ones; (): in sampling order
     tasks: tuple[str, ...] = ()  # of a mixture, in order; (): a single one
     discarded: tuple[GradedTrajectory, ...] = ()  # of the sampled groups outside the batch, in that order
     sampling_metrics: Mapping[str, float] = field(default_factory=dict)  # the same names in all steps of a run

@@ -15,7 +15,6 @@ import numpy as np
 from dagrpo.core.errors import UserError
 from dagrpo.core.trajectory import GREEDY, GradedTrajectory, Trajectory
 from dagrpo.rollout.early_stop import CutOff
-from dagrpo.rollout.mixture import spread_evenly
 from dagrpo.trainer.batches.rollouts import CUT_OFF_GROUPS, CUT_OFF_TOKENS, Flags, spread
 from dagrpo.trainer.config.training import Training
 
@@ -53,11 +52,11 @@ def prompts_to_draw(graded: Sequence[GradedTrajectory], training: Training, due:
     return {task: math.ceil(max(count, 0) * oversampling) for task, count in missing.items()}
 
 
-def used_groups(graded: Sequence[GradedTrajectory], training: Training, step: int, due: Mapping[str, int]) -> list[int]:
-    """Return the groups that make up the batch of `step` (0-based), as many of each task as are due, in the order of the batch.
+def used_groups(graded: Sequence[GradedTrajectory], training: Training, step: int, due: Mapping[str, int]) -> Flags:
+    """Return which groups make up the batch of `step` (0-based), always as many of each task as are due. [groups]
 
-    Of each task those with spread in sampling order and, if they are too few, the first ones without; the tasks are spread evenly. Raises
-    UserError if dynamic sampling has found none with spread.
+    Of each task those with spread in sampling order and, if they are too few, the first ones without. Raises UserError if dynamic
+    sampling has found none with spread.
     """
     with_spread = has_spread(graded, training)
     if training.dynamic_sampling.wants_spread and not with_spread.any():
@@ -67,12 +66,12 @@ def used_groups(graded: Sequence[GradedTrajectory], training: Training, step: in
             "training.samples_per_prompt, or take problems that the policy neither always nor never solves "
             "(training.min_pass_rate and max_pass_rate)."
         )
-    places: dict[str, list[int]] = {task: [] for task in due}
+    used, left = np.zeros(len(with_spread), dtype=np.bool_), Counter(due)
+    tasks = _tasks(graded, training)
     for place in np.argsort(~with_spread, kind="stable").tolist():
-        task = graded[place * training.samples_per_prompt].trajectory.prompt.row.task
-        places[task].append(place)
-    chosen = {task: iter(sorted(places[task][:count])) for task, count in due.items()}
-    return [next(chosen[task]) for task in spread_evenly(due)]
+        used[place] = left[tasks[place]] > 0
+        left[tasks[place]] -= 1
+    return used
 
 
 def figures(used: Flags, rounds: int, retired: int, cut_off: CutOff, training: Training) -> dict[str, float]:

@@ -24,6 +24,7 @@ from dagrpo.rewards.grading import Grader, grade
 from dagrpo.rollout.agents import OWN_LOOP
 from dagrpo.rollout.config import Rollout, training_sampling
 from dagrpo.rollout.early_stop import CutOff, EarlyStop, Parts
+from dagrpo.rollout.mixture import evenly_ordered
 from dagrpo.rollout.open_agent import OpenAgent
 from dagrpo.rollout.sampling import sampling_seed
 from dagrpo.rollout.schedule import attempts_at, groups_of, in_lockstep
@@ -135,9 +136,11 @@ class StepSampler:
     def _select_rollouts(self, step: int, attempts: _Attempts, due: Mapping[str, int]) -> Rollouts:
         """Select the groups of the batch, and retire their prompts where training.retire_at asks for it."""
         graded, size = attempts.graded, self.training.samples_per_prompt
-        groups = used_groups(graded, self.training, step, due)
+        used = used_groups(graded, self.training, step, due)
         self.prompt_sampler.retire(graded)
-        used = np.isin(np.arange(len(graded) // size), groups)
+        in_order = np.flatnonzero(used)
+        places = evenly_ordered([graded[group * size].trajectory.prompt.row.task for group in in_order])
+        groups = in_order[places].tolist()
         batch = [each for group in groups for each in graded[group * size : (group + 1) * size]]
         order = self._order(step, 1, np.array([each.trajectory.learned for each in batch]))
         rewards = np.array([each.score.reward for each in batch], dtype=np.float32)
@@ -156,7 +159,7 @@ class StepSampler:
             several_turns=self._several_turns,
             functions=self._functions,
             used=tuple(used.tolist()),
-            order=() if groups == sorted(groups) else tuple(np.argsort(np.argsort(groups)).tolist()),
+            order=() if places == sorted(places) else tuple(places),
             discarded=tuple(itertools.compress(graded, ~used.repeat(size))),
             tasks=self._tasks,
             sampling_metrics=figures(
