@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dagrpo.config.places import PRESETS
+from dagrpo.config.presets import composed
 from dagrpo.config.schema import Params
 from dagrpo.config.sweeps import Range, Sweep, known, read_sweep
 from dagrpo.core.errors import UserError
@@ -90,6 +91,14 @@ def test_a_mistake_in_a_file_is_named(text: str, sentence: str, tmp_path: Path) 
 @pytest.mark.parametrize("name", known(ROOT / PRESETS))
 def test_every_sweep_of_the_presets_can_be_read(name: str) -> None:
     assert read_sweep(name, ROOT / PRESETS).all_cells()
+
+
+def test_the_sweep_of_ratios_fits_its_experiment_which_is_one_of_the_cells() -> None:
+    file = composed(["qwen2_5_0_5b_gsm8k_math"], ROOT / PRESETS)
+    sweep = read_sweep("mixture", ROOT / PRESETS)
+    cells = cell_runs(sweep.model_copy(update={"seeds": None}), file)
+    assert [cell.params.experiment.shares.get("gsm8k", 0.0) for cell in cells] == [1.0, 0.75, 0.5, 0.25, 0.0]
+    assert [cell.run.folder == file.experiment.name for cell in cells] == [False, False, True, False, False]
 
 
 @pytest.mark.parametrize(("low", "high"), [(1.2345e-5, 1e-3), (1e-5, 1.2345e-3), (1.2345, 1.2346)])
