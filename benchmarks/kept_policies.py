@@ -39,12 +39,13 @@ def main() -> None:
     initial = given.folder / "initial"
     if not initial.exists():
         make_gguf(initial, MODEL, torch.bfloat16)
-    print("learning rate | type | steps | changed | delta | zstd of the whole | s to write | s to restore")
+    columns = ["learning rate", "type", "steps", "changed", "delta", "zstd of the whole", "s to write", "s to restore"]
+    print(f"| {' | '.join(columns)} |\n{'| --- ' * len(columns)}|")
     for rate in given.rates:
         model, tokenizer = load_model(initial, torch.float32)
         for step in _updates(model, tokenizer, rate, given.texts):
             for dtype in ("bfloat16", "float32") if step in KEPT else ():
-                print(f"{rate:g} | {dtype} | {_row(given.folder, initial, model, step, dtype)}", flush=True)
+                print(f"| {rate:g} | {dtype} | {_row(given.folder, initial, model, step, dtype)} |", flush=True)
 
 
 def _updates(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, rate: float, texts: int) -> Iterator[int]:

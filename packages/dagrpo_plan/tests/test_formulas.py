@@ -12,12 +12,14 @@ from dagrpo.engine import sglang
 from dagrpo_plan.amounts import GIBIBYTE, Lengths, Memory, MicroBatch, usual_training_prompt
 from dagrpo_plan.machine import Speed
 from dagrpo_plan.memory import (
+    SHARES,
     _bytes_of_a_token,
     cache_tokens,
     disk_note,
     disk_of,
     held_beside,
     server_memory,
+    share_of_a_delta,
     stages,
 )
 from dagrpo_plan.models import Models, Shape, policy_shape
@@ -328,6 +330,13 @@ def test_every_output_and_state_has_its_bytes(project: Path) -> None:
         not {"checkpoint of convert", "checkpoint of export"}
         & _bytes(qwen3(LEFT, {"checkpoint": {"format": "huggingface"}})).keys()
     ), "equal ones are links"
+    kept = _bytes(
+        qwen3(LEFT, {"training": {"keep_policies": [1, 21], "learning_rate": 1e-5}, "rollout": {"dtype": "bfloat16"}})
+    )
+    one, many = SHARES["bfloat16"][1]
+    assert kept["kept policies"] == pytest.approx(2 * (one + many) * 2 * WEIGHTS)
+    assert kept["whole policies"] == 2 * 2 * WEIGHTS
+    assert kept["DVC's cache"] == found["DVC's cache"] + kept["kept policies"]
     adapter = 16 * 28 * (3072 + 2048 + 2048 + 3072 + 3 * 4096)
     assert _bytes(qwen3(LEFT, {"training": {"lora": {"rank": 16}}}))["states"] == 3 * 12 * adapter
 
@@ -349,6 +358,14 @@ def test_what_does_not_fit_on_the_disk_has_a_remedy_for_the_largest_item(
     note = disk_note(items, total - 1)
     assert note is not None
     assert remedy in note
+
+
+def test_a_difference_grows_with_steps_and_learning_rate() -> None:
+    (one, many), (more, _), _ = SHARES["bfloat16"]
+    assert share_of_a_delta(1e-6, 1, "bfloat16") == pytest.approx(one)
+    assert share_of_a_delta(1e-6, 20, "bfloat16") == pytest.approx(many)
+    assert one < share_of_a_delta(3e-6, 1, "bfloat16") < more
+    assert many < share_of_a_delta(1e-6, 100, "bfloat16") < share_of_a_delta(1e-6, 100, "float16") <= 1
 
 
 def test_the_plan_counts_what_is_kept() -> None:

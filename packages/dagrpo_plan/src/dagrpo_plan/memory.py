@@ -1,8 +1,12 @@
 """Bytes of an experiment: of its stages in memory, and on disk."""
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import pairwise
+
+import numpy as np
 
 from dagrpo.config.schema import Params
 from dagrpo.engine import engine_of
@@ -190,9 +194,16 @@ def _of_weights(what: str, numbers: int, dtype: Dtype, copies: int = 1) -> Memor
 
 BYTES_OF_A_TOKEN = {"all": 7.0, "rounded": 4.0}  # in a file: id, text and logprobs, compressed; see docs/benchmarks.md
 BYTES_OF_A_ROW = 50  # in a file, beside its tokens
-ROLLOUTS, STATES, CACHE = "rollouts", "states", "DVC's cache"
+# Shares of a checkpoint that a kept policy takes after one step and after 20 with learning rates of 1e-6, 1e-5 and 1e-4, as measured with
+# SmolLM2-135M by benchmarks/kept_policies.py; float16 lies between the two.
+SHARES = {
+    "bfloat16": ((0.005, 0.009), (0.012, 0.043), (0.064, 0.21)),
+    "float32": ((0.25, 0.39), (0.33, 0.50), (0.44, 0.60)),
+}
+ROLLOUTS, STATES, KEPT, CACHE = "rollouts", "states", "kept policies", "DVC's cache"
 REMEDIES = {
     ROLLOUTS: "set runtime.keep_rollouts to rounded, a number of steps, best_and_worst or none",
+    KEPT: "keep fewer steps in training.keep_policies",
     STATES: "set runtime.training.keep_states to 0 where there are several seeds, or train an adapter (training.lora.rank)",
 }
 OTHERWISE = "take fewer experiment.seeds"
@@ -204,6 +215,7 @@ def disk_of(params: Params, models: Models) -> tuple[Item, ...]:
     Raises UserError for an unknown task, or an adapter that names no layer.
     """
     outputs = (*_checkpoints(params, models), *([_rollouts(params, models)] if trains_itself(params) else []))
+    outputs = (*outputs, *_kept(params, models))
     stored = sum(each.bytes for each in outputs)
     cache = Item(name=CACHE, bytes=stored, how="a copy of every output; nothing on a disk with reflinks (btrfs, xfs)")
     return memory("disk", (*outputs, *_states(params, models), cache)).items
@@ -262,14 +274,34 @@ def _checkpoint(stage: str, weights: int, dtype: str, copies: int) -> Item:
     return Item(name=f"checkpoint of {stage}", bytes=copies * weights * BYTES[dtype], how=how)
 
 
+def _kept(params: Params, models: Models) -> Iterator[Item]:
+    """Yield the differences of the kept policies of all seeds."""
+    kept, rate, dtype = params.training.kept_steps, params.training.learning_rate, params.rollout.dtype
+    if kept:
+        shares = sum(share_of_a_delta(rate, step - before, dtype) for before, step in pairwise([0, *kept]))
+        whole = models.policy.weights * BYTES[dtype]
+        how = f"{len(kept)} x {shares / len(kept):.1%} of {size(whole)}, as SmolLM2-135M changes at this learning rate"
+        yield Item(name=KEPT, bytes=round(len(params.experiment.seeds) * shares * whole), how=how)
+
+
+def share_of_a_delta(rate: float, steps: int, dtype: Dtype) -> float:
+    """Return the share of a checkpoint that the difference of policies `steps` steps apart takes, at a learning rate."""
+    rows = SHARES.get(dtype, SHARES["float32"])
+    one, many = (float(np.interp(math.log10(rate), (-6, -5, -4), column)) for column in zip(*rows, strict=True))
+    return min(1.0, one * (many / one) ** (math.log(steps) / math.log(20)))
+
+
 def _states(params: Params, models: Models) -> Iterator[Item]:
-    """Yield the states of train while the last seed runs, and those that sft has left."""
+    """Yield the states of train while the last seed runs, two policies between which a difference is taken, and states of sft."""
     seeds, keep = len(params.experiment.seeds), params.runtime.training.keep_states
     trained = models.policy.trained(params.training.lora, params.training.vision)
     moments = params.training.moments_dtype
     number = max(keep, KEPT_WHILE_RUNNING) + keep * (seeds - 1)
     how = f"{number} x a weight in float32 and two moments in {moments} of {trained.trained:,} trained parameters"
     yield Item(name=STATES, bytes=number * state_bytes(trained.trained, moments), how=how)
+    if params.training.keep_policies is not None:
+        whole = 2 * models.policy.weights * BYTES[params.rollout.dtype]
+        yield Item(name="whole policies", bytes=whole, how=f"2 in {params.rollout.dtype}, while one is kept")
     tuned = models.policy.trained(params.sft.lora, params.sft.vision).trained if params.sft.steps else 0
     kept = seeds * KEPT_STATES
     left = kept * state_bytes(tuned, params.sft.moments_dtype)

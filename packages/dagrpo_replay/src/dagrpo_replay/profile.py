@@ -152,7 +152,7 @@ def _of_few_steps(run: "TrainingRun", steps: int) -> "TrainingRun":
     own = run.runtime.training.model_copy(update={"save_every": MOST_STEPS})
     return replace(
         run,
-        training=run.training.model_copy(update={"steps": steps + 2, "evaluate_every": 0}),
+        training=run.training.model_copy(update={"steps": steps + 2, "evaluate_every": 0, "keep_policies": None}),
         runtime=run.runtime.model_copy(update={"training": own}),
     )
 
