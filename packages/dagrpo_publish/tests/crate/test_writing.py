@@ -1,6 +1,7 @@
 """A crate has every execution with its parameters and digests, and what cannot be believed makes none."""
 
 import json
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,9 @@ from tests.pipeline.changes.made_up import Project
 
 from dagrpo.config.schema import read_params
 from dagrpo.core.errors import UserError
-from dagrpo.utils.files import read_json, write_json
+from dagrpo.utils.files import read_json, sha256_of, write_json
 from dagrpo_publish.crate.finished import Finished, read_finished
-from dagrpo_publish.crate.writing import by_digest, write_crate
+from dagrpo_publish.crate.writing import by_digest, metadata, write_crate
 
 
 def _entities(crate: Path) -> dict[str, dict[str, Any]]:
@@ -112,6 +113,21 @@ def test_a_secret_and_a_changed_output_make_no_crate(made_up: Project, monkeypat
     with pytest.raises(UserError, match=r"scores.json was changed after score"):
         write_crate(finished, Path("a.crate"))
     assert not Path("a.crate").exists()
+
+
+def test_the_action_that_chose_a_policy_says_how(made_up: Project) -> None:
+    finished = read_finished(made_up.name)
+    file = "results/made_up/runs/seed_0/chosen/choice.json"
+    estimate = {"problems": 64, "value": 0.5, "low": 0.4, "high": 0.6}
+    candidate = {"policy": "step_40", "score": 0.5, "share": 0.75, "tasks": {"sums": estimate}}
+    write_json(Path(file), {"policy": "step_40", "candidates": [candidate], "spreads": {"sums": {"greedy": 0.01}}})
+    record = replace(finished.records[0], stage="choose", outputs={file: sha256_of(Path(file))})
+    graph = metadata(replace(finished, records=(record,)), {}, {})["@graph"]
+    (description,) = (
+        each["description"] for each in graph if each.get("@type") == "CreateAction" and each["@id"] != "#run"
+    )
+    assert "The policy after step 40 is the best of 1" in description
+    assert "a standard deviation of 1.0 points on sums" in description
 
 
 def test_a_content_is_named_as_rfc_6920_does() -> None:

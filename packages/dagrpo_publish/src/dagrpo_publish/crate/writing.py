@@ -17,12 +17,13 @@ from dagrpo.config.overlay import flat
 from dagrpo.config.places import SNAKEFILE
 from dagrpo.core.errors import UserError
 from dagrpo.core.redaction import redacted
+from dagrpo.evaluation.choice import sentence
 from dagrpo.pipeline.accepted import acceptances_of
 from dagrpo.pipeline.changes.executions import ExecutionRecord
 from dagrpo.pipeline.identity import LIBRARY
 from dagrpo.pipeline.raw_inputs import CARD
 from dagrpo.pipeline.stages import all_stages
-from dagrpo.utils.files import atomic_folder, canonical_json, copy, sha256_of, write_json, write_text
+from dagrpo.utils.files import atomic_folder, canonical_json, copy, read_object, sha256_of, write_json, write_text
 from dagrpo.utils.run_info import SUFFIX
 from dagrpo_publish.crate.finished import Finished
 
@@ -191,6 +192,9 @@ def _action(
     seed = "" if record.seed is None else f" with the seed {record.seed}"
     hit = ", a cache hit: its outputs were made by an equal execution before"
     hit = hit if account is not None and account.is_taken_over else ""
+    choice = "".join(
+        f" {sentence(read_object(Path(each)))}" for each in record.outputs if each.endswith("/choice.json")
+    )
     facts, usage = dict(record.environment), list[Reference]()
     if account is not None:
         amounts = {"seconds": account.seconds, "attempt": account.attempt, "memory": account.memory}  # peak in bytes
@@ -201,7 +205,7 @@ def _action(
         f"{ACTION}{path}",
         "CreateAction",
         name=record.what,
-        description=f"Stage {record.stage} of {record.experiment}{seed}{hit}.",
+        description=f"Stage {record.stage} of {record.experiment}{seed}{hit}.{choice}",
         instrument=_tool(graph, finished, record),
         object=_distinct([*inputs, *read]),
         result=_distinct([*(graph.file(*file) for file in record.outputs.items()), {"@id": path}]),
