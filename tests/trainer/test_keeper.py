@@ -62,11 +62,16 @@ def test_the_kept_policies_are_those_of_shorter_runs(inputs: Inputs, whole: Trai
 
 @pytest.mark.parametrize("stop", everyday([3], [1, 2, 3, 4]))
 def test_an_interrupted_run_keeps_the_same_bytes(inputs: Inputs, whole: TrainingRun, tmp_path: Path, stop: int) -> None:
-    """A policy that was kept after the last state is written again."""
+    """A policy that was kept after the last state is written again, and what a kill has left of others is removed."""
     run = _run(inputs, tmp_path, {"every": 1})
     runs.execute(run, stop=lambda step: step == stop)
+    folder = run.state / "kept"
+    folder.mkdir(exist_ok=True)
+    for name in (".step_00004.arrow.k8d2.part", kept.delta_file(4), "step_00001.safetensors"):
+        (folder / name).write_bytes(b"half of it")
     runs.execute(run)
     assert _bytes(run) == _bytes(whole)
+    assert {path.name for path in folder.iterdir()} == {path.name for path in whole.kept.parent.iterdir()}
 
 
 @pytest.mark.parametrize("step", everyday([4], [2, 3, 4]))
