@@ -197,3 +197,7 @@ def test_a_split_that_is_all_trained_on_is_refused(inputs: Inputs, tmp_path: Pat
     splits = runs.held_out_splits(tmp_path, "sums", [1])
     with pytest.raises(UserError, match=r"test.parquet has only problems that are also in the train split"):
         runs.execute(evaluating(inputs, [splits], tmp_path, tmp_path / "state"))
+    splits = runs.held_out_splits(tmp_path, "sums", [20])
+    mixed = {"arithmetic": inputs[1], "others": splits.test}
+    with pytest.raises(UserError, match=r"test.parquet has only problems that are also in the train split"):
+        runs.execute(replace(evaluating(inputs, [splits], tmp_path, tmp_path / "state"), train_splits=mixed))

@@ -41,6 +41,9 @@ def test_the_problems_of_a_step_follow_the_order_that_training_names() -> None:
     rated = [problem(index, pass_rate=rate) for index, rate in enumerate((0.0, 1.0, 0.25, 0.5))]
     easy = PromptSampler(rated, training(order="easy_first"), 3)
     assert [rows(easy.draw({"arithmetic": 2}, step)) for step in range(3)] == [[1, 3], [2, 0], [1, 3]]
+    of_tasks = [*rated, *(replace(each, index=4 + each.index, row=replace(each.row, task="b")) for each in rated)]
+    mixed = PromptSampler(of_tasks, training(order="easy_first"), 3)
+    assert [rows(mixed.draw(mixed.due(step), step)) for step in range(2)] == [[1, 5], [3, 7]]
     shuffled = PromptSampler(rated, training(), 3)
     assert [rows(shuffled.draw({"arithmetic": 2}, step)) for step in range(2)] == [
         prompt_indices(3, 2 * step, 2, 4) for step in range(2)

@@ -95,10 +95,8 @@ class NoSignal:
         for each in WATCHED:
             row, limit = self._rows[each.count], self._limits[each.limit]
             self._rows[each.count] = [*row, metrics] if limit is not None and metrics[each.share] >= limit else []
-        limit, groups = (
-            self._limits["without_advantage"],
-            {t: metrics[f"task/{t}/groups"] for t in tasks_among(metrics)},
-        )
+        groups = {task: metrics[f"task/{task}/groups"] for task in tasks_among(metrics)}
+        limit = self._limits["without_advantage"]
         self._most = self._params.steps_in_a_row * sum(groups.values())
         for task, number in groups.items():
             lost = limit is not None and metrics.get(f"task/{task}/no_signal_fraction", limit) >= limit

@@ -8,7 +8,7 @@ from typing import get_args
 import numpy as np
 import pyarrow as pa
 import torch
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from dagrpo.core.image_tokens import picture_lengths
@@ -108,18 +108,17 @@ def _task_metrics(rollouts: Rollouts, stats: UpdateStats) -> dict[str, float]:
     assert stats.entropies is not None
     size, entropies = rollouts.group_size, torch.split(stats.entropies, rollouts.lengths)
     without_advantage = _without_advantage(rollouts)
-    found: dict[str, float] = {}
+    tasks, found = [each.trajectory.prompt.row.task for each in rollouts.graded], dict[str, float]()
     for task in rollouts.tasks:
-        tasks = [each.trajectory.prompt.row.task for each in rollouts.graded]
         groups = [group for group, name in enumerate(tasks[::size]) if name == task]
         learned = [place for place in rollouts.learned if tasks[place] == task]
         graded = [rollouts.graded[place] for place in learned]
         counted = torch.cat([entropies[0][:0], *(entropies[at] for at in rollouts.counted if tasks[at] == task)])
-        values: dict[str, Sequence[float]] = {
+        values: dict[str, Sequence[float] | NDArray[np.float64]] = {
             "reward_mean": rollouts.rewards[learned].tolist(),
             "correct_fraction": [each.score.correct is True for each in graded],
             "tokens_mean": [each.trajectory.tokens for each in graded],
-            "entropy": counted.tolist(),
+            "entropy": counted.double().numpy(),
             "no_signal_fraction": without_advantage[groups].tolist(),
         }
         found |= {task_metric(task, name): float(np.mean(own)) for name, own in values.items() if len(own)}
