@@ -1,20 +1,27 @@
 """Pass rates by hand, and the split that carries them."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.rollout.problems import problem, task_row
 
+from dagrpo.config.overlay import merged
+from dagrpo.config.schema import Params
 from dagrpo.core.trajectory import TokenSample, Trajectory
 from dagrpo.data.schema import from_table, to_table
 from dagrpo.engine import sglang
-from dagrpo.evaluation import difficulty
+from dagrpo.evaluation import difficulty, sampling
 from dagrpo.evaluation.difficulty import Rating, rate, ratings_of
 from dagrpo.evaluation.pass_rates import pass_through
 from dagrpo.evaluation.sampling import SplitAttempts
+from dagrpo.pipeline.declaration import Job, Shared
+from dagrpo.pipeline.stages.difficulty import STAGE
 from dagrpo.rewards.config import Reward
 from dagrpo.rollout.config import Rollout, training_sampling
+from dagrpo.trainer.config.runtime import Runtime
 from dagrpo.utils.files import sha256_of
 from dagrpo.utils.tables import read_parquet, write_parquet
 
@@ -75,6 +82,44 @@ def test_the_rated_split_is_the_split_with_one_more_thing_known(
     table = read_parquet(tmp_path / "difficulty.parquet")
     assert table.column("right").to_pylist() == [2, 0, 4]
     assert table.column("samples").to_pylist() == [4, 4, 4]
+
+
+def test_the_tasks_of_a_mixture_are_rated_one_after_the_other_by_one_engine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened_for = list[Path]()
+
+    @contextmanager
+    def opened(attempts: SplitAttempts) -> Iterator[str]:
+        opened_for.append(attempts.split)
+        yield "checkpoint"
+
+    monkeypatch.setattr(sampling, "opened", opened)
+    monkeypatch.setattr(difficulty, "attempt_split", lambda attempts, checkpoint: _trajectories())
+    params = merged(Params().model_dump(), {"difficulty": {"samples": 4}})
+    with Shared() as shared:
+        for task in ("one", "other"):
+            (tmp_path / task).mkdir()
+            inputs = {"model": [tmp_path / "manifest.json"], "train": [_split(tmp_path / task)], "passages": [tmp_path]}
+            outputs = {name: tmp_path / task / f"{name}.rated" for name in ("train", "pass_rates")}
+            STAGE.work(
+                Job(
+                    stage="difficulty",
+                    experiment="e",
+                    overrides={},
+                    seed=None,
+                    inputs=inputs,
+                    outputs=outputs,
+                    params=params,
+                    runtime=Runtime(),
+                    threads=1,
+                    state=tmp_path,
+                    log=tmp_path / "x.log",
+                    shared=shared,
+                )
+            )
+            assert [row.pass_rate for row in from_table(read_parquet(outputs["train"]))] == [0.5, 0.0, 1.0]
+    assert opened_for == [tmp_path / "one" / "train.parquet"]
 
 
 def test_without_samples_the_split_passes_through_byte_for_byte(tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ def shares_of(train: Train) -> dict[str, float]:
     if not isinstance(train, Mapping):
         return {}
     whole = sum(train.values())
-    return {task: share / whole for task, share in sorted(train.items()) if share}
+    return {task: share / whole for task, share in sorted(train.items()) if share / whole}
 
 
 def learned(train: Train, values: Sequence[T]) -> dict[str, T]:
