@@ -62,7 +62,7 @@ def test_a_run_is_named_by_its_folder_too_and_a_checkpoint_by_its_own(project: P
 def test_what_is_not_there_is_told_in_a_sentence(project: Path, source: str, sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
         dagrpo.load_policy(source, root=project)
-    with pytest.raises(UserError, match="no policy `best`: ask for trained or base"):
+    with pytest.raises(UserError, match="no policy `best`: ask for base, trained, chosen"):
         dagrpo.load_policy(NAME, which="best", root=project)  # type: ignore[arg-type]
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-Which = Literal["trained", "base"]
+Which = Literal["trained", "base", "chosen"]
 STEP = re.compile(r"step_(\d+)")  # a policy's name
 
 
@@ -33,9 +33,9 @@ def load_policy(
     """Load the model, in eval mode on the CPU, and its tokenizer.
 
     `source` is an experiment with one seed (`"arithmetic_tiny"`), a run (`"arithmetic_tiny/seed_0"`, or its folder), or the
-    folder of a checkpoint in the Hugging Face layout. `which` chooses between a run's policy after training and before it, and
-    `"arithmetic_tiny@40"` names that of a kept step; a checkpoint's folder has only one. `dtype`: that of the file, if not given.
-    `root` is the project's folder.
+    folder of a checkpoint in the Hugging Face layout. `which` names a run's policy after training, before it, or the one that
+    evaluation.choose has chosen, and `"arithmetic_tiny@40"` that of a kept step; a checkpoint's folder has only one. `dtype`: that of
+    the file, if not given. `root` is the project's folder.
 
     Weights are read from safetensors after a comparison with the folder's manifest, if it has one. Nothing is downloaded, and code
     beside a model is never run. Raises UserError if the run or its policy does not exist, or the folder is not such a checkpoint.
@@ -64,7 +64,7 @@ def load_policy(
 def opened_source(source: str, which: Which = "trained", root: Path = Path()) -> Iterator[Path]:
     """Yield the folder of the checkpoint that the arguments of `load_policy` select. Raises UserError if it is missing."""
     if which not in POLICIES:
-        raise UserError(f"There is no policy `{which}`: ask for {' or '.join(reversed(POLICIES))}.")
+        raise UserError(f"There is no policy `{which}`: ask for {', '.join(POLICIES)}.")
     source, policy = split_policy(source)
     run = _run(source, root)
     if run is None and policy is None:

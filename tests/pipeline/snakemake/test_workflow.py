@@ -88,7 +88,7 @@ def test_every_stage_of_every_machine_with_gpus_asks_for_one_node_and_four_cores
     params = composed(["qwen2_5_0_5b", "gsm8k", "grpo", hardware])
     monkeypatch.chdir(tmp_path)
     count = int(hardware.partition("_x")[2] or 1)
-    gpus = dict.fromkeys(("train", "sft", "sample", "sample_kept", "difficulty"), count)
+    gpus = dict.fromkeys(("train", "sft", "sample", "sample_kept", "validate", "difficulty"), count)
     runtime = params.runtime.model_dump()
     runtime["engine"] |= {"max_total_tokens": 65_536, "arguments": {}}  # which need other sections of the preset, too
     any_rule = _rule(monkeypatch, "train", runtime, "slurm")
@@ -97,7 +97,7 @@ def test_every_stage_of_every_machine_with_gpus_asks_for_one_node_and_four_cores
         asked = gpus.get(stage, 0)
         assert rule.gpus(WILDCARDS) == asked, stage
         assert rule.resources == ({"nodes": 1} if asked else {}), stage
-        cores = {"score": 4}.get(stage, 1)
+        cores = {"score": 4, "choose": 4}.get(stage, 1)
         assert rule.threads(WILDCARDS) == (4 * asked if asked else cores), stage
         assert rule.minutes(WILDCARDS, [], 1) <= 1440, stage
 
