@@ -26,7 +26,7 @@ from dagrpo.trainer.config.runtime import SftRuntime
 from dagrpo.trainer.config.sft import Sft
 from dagrpo.trainer.run import SftRun, TrainingRun
 from dagrpo.trainer.sft import fine_tune
-from dagrpo.utils.distributed import single_process
+from dagrpo.utils.distributed import World, single_process
 from dagrpo.utils.manifest import MANIFEST
 from dagrpo.utils.tables import read_parquet, write_parquet
 
@@ -146,6 +146,28 @@ def test_a_killed_run_leaves_the_bytes_of_one_that_was_not(
     runs.execute(run, Solving, stop=lambda step: step == killed_at)
     runs.execute(run, Solving)
     assert runs.bytes_of(run) == runs.bytes_of(whole[kind])
+
+
+def _train(world: World, inputs: tuple[Path, Path], fives: Path, out: Path) -> None:
+    Solving.tokenizer = load_tokenizer(inputs[0])
+    runs.execute(_mixed(inputs, fives, out, "dynamic"), Solving, world=world)
+
+
+@pytest.mark.nightly
+def test_two_processes_draw_what_one_draws(
+    inputs: tuple[Path, Path], fives: Path, whole: dict[str, TrainingRun], tmp_path: Path
+) -> None:
+    runs.launch(2, _train, inputs, fives, tmp_path)
+    together = replace(whole["dynamic"], rollouts=tmp_path / "rollouts" / "manifest.json")
+    alone, both = (
+        [table["problem_index"].to_pylist() for table in _groups(run)] for run in (whole["dynamic"], together)
+    )
+    assert both[0] == alone[0]
+    assert [len(step) for step in both] == [len(step) for step in alone]
+    figures = [read_parquet(path) for path in (whole["dynamic"].metrics, tmp_path / "metrics.parquet")]
+    assert figures[0].column_names == figures[1].column_names
+    entropies = [table["task/fives/entropy"].to_pylist() for table in figures]
+    assert entropies[1] == pytest.approx(entropies[0], rel=1e-3)
 
 
 def test_a_task_of_which_a_step_has_no_prompt_has_no_figure_there(
