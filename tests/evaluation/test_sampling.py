@@ -200,9 +200,9 @@ def test_a_kept_policy_gets_from_the_running_server_what_a_fresh_one_gives_which
     with opened(fresh) as checkpoint:
         due = sample(fresh, checkpoint)
     with opened_kept(attempts, kept, model) as checkpoint_of:
-        first, other, again = (sample(attempts, checkpoint_of(step)) for step in (2, 1, 2))
+        first, other, again = (sample(attempts, checkpoint_of(f"step_{step}")) for step in (2, 1, 2))
         with pytest.raises(UserError, match="keeps no policy of step 3"):
-            sample(attempts, checkpoint_of(3))
+            sample(attempts, checkpoint_of("step_3"))
     assert first.equals(due)
     assert again.equals(due)
     assert other["completion_ids"].to_pylist() != due["completion_ids"].to_pylist()

@@ -288,7 +288,7 @@ def share_of_a_delta(rate: float, steps: int, dtype: Dtype) -> float:
     """Return the share of a checkpoint that the difference of policies `steps` steps apart takes, at a learning rate."""
     rows = SHARES.get(dtype, SHARES["float32"])
     one, many = (float(np.interp(math.log10(rate), (-6, -5, -4), column)) for column in zip(*rows, strict=True))
-    return min(1.0, one * (many / one) ** (math.log(steps) / math.log(20)))
+    return min(1.0, one * math.pow(many / one, math.log(steps, 20)))
 
 
 def _states(params: Params, models: Models) -> Iterator[Item]:
