@@ -29,14 +29,19 @@ STAGES: dict[str, tuple[tuple[str, ...], str | None]] = {  # what each reads and
     "export": ((POLICY,), EXPORTED),
     "sample": ((EXPORTED,), None),
     "sample_kept": ((SFT, INITIAL, KEPT), None),
+    "validate": ((SFT, INITIAL, KEPT, EXPORTED), None),
+    "choose": ((INITIAL, KEPT, EXPORTED), f"{RUN}/chosen/manifest.json"),
 }
 
 
 def run_stage(project: Path, stage: str) -> None:
     read, made = STAGES[stage]
     inputs = {path: DIGESTS[path] for path in read}
-    completions = COMPLETIONS.replace("trained", "step_20") if stage == "sample_kept" else COMPLETIONS
-    outputs = {made: DIGESTS[made]} if made else {completions: "c" * 64}
+    completions = {
+        "sample_kept": COMPLETIONS.replace("trained", "step_20"),
+        "validate": COMPLETIONS.replace("/eval/", "/validation/"),
+    }.get(stage, COMPLETIONS)
+    outputs = {made: DIGESTS.get(made, "f" * 64)} if made else {completions: "c" * 64}
     params = {"training": {"steps": 40}} if stage == "train" else {}
     record = stage_record(stage, inputs=inputs, outputs=[*outputs, f"{RUN}/{stage}.json"], params=params)
     contents = Contents(traces=[attempts_of(TABLE, range(1))] if stage == "train" else [])  # of step 10
@@ -75,6 +80,8 @@ LINKS = {
     "export": (["trained-seed-0"], [("trained-seed-0", 40)]),
     "sample": (["trained-seed-0"], []),
     "sample_kept": ([], []),  # a kept policy is no checkpoint's
+    "validate": ([], []),
+    "choose": ([], []),
 }
 
 

@@ -140,8 +140,8 @@ class Execution:
         """The execution's task, policy or model; empty for a stage that runs once per experiment or seed."""
         experiment = self.record["experiment"]
         place = posixpath.commonpath([posixpath.dirname(path) for path in self.places]) if self.places else ""
-        evaluations = f"results/{experiment}/runs/seed_{self.record.get('seed')}/eval"
-        for folder in (evaluations, f"data/{experiment}", f"models/{experiment}"):
+        run = f"results/{experiment}/runs/seed_{self.record.get('seed')}"
+        for folder in (f"{run}/eval", f"{run}/validation", f"data/{experiment}", f"models/{experiment}"):
             if place.startswith(f"{folder}/"):
                 inside = place.removeprefix(f"{folder}/")
                 return "" if inside == self.stage else inside

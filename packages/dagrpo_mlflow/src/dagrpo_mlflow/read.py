@@ -268,6 +268,7 @@ READERS: Mapping[str, Callable[[Execution, Contents], None]] = {
     "export": _checkpoint,
     "sample": _sample,
     "sample_kept": _sample,
+    "validate": _sample,
     "score": _score,
     "report": _report,
 }
