@@ -16,7 +16,7 @@ from dagrpo.checkpoints.manifest import verify
 from dagrpo.checkpoints.source import open_tensors
 from dagrpo.config.schema import parse
 from dagrpo.core.errors import UserError
-from dagrpo.evaluation.choice import choose, chosen_by, sentence, with_choice
+from dagrpo.evaluation.choice import Choice, choose, chosen_by, sentence, spread_of, with_choice
 from dagrpo.evaluation.config import Scoring
 from dagrpo.evaluation.statistics import Estimate, Floats, Resampling, wilson
 from dagrpo.models.fresh import make_fresh
@@ -28,6 +28,10 @@ from dagrpo.utils.tables import write_parquet
 
 RESAMPLING = Resampling(confidence=0.95, draws=200, seed=0)
 REPETITIONS = 400
+
+
+def _spread(choice: Choice, metric: str) -> float:
+    return spread_of([{"draws": choice.draws, "means": choice.means}], "sums", metric)
 
 
 def _rows(*candidates: str) -> Floats:
@@ -58,7 +62,7 @@ def test_scores_that_differ_by_rounding_are_equal() -> None:
 def test_a_choice_that_no_draw_changes_adds_nothing() -> None:
     choice = choose({"sums": {"greedy": _rows("0" * 40, "1" * 40), "mean_at_4": _rows("0" * 40, "1" * 40)}}, RESAMPLING)
     assert (choice.best, choice.shares) == (1, (0, 1))
-    assert choice.spreads == {"sums": {"greedy": 0, "mean_at_4": 0}}
+    assert _spread(choice, "greedy") == _spread(choice, "mean_at_4") == 0
     estimate = Estimate(value=0.5, low=0.4, high=0.7)
     assert with_choice(estimate, 0, 0.95) == estimate
 
@@ -67,8 +71,17 @@ def test_the_spread_is_that_of_the_scores_of_the_steps_that_the_draws_choose() -
     greedy = _rows("1100110011", "1110000111")
     choice = choose({"sums": {"greedy": greedy, "pass_at_2": greedy / 2 + _rows("0" * 10, "1" * 10) / 2}}, RESAMPLING)
     first, second = choice.shares
-    assert choice.spreads["sums"]["greedy"] == pytest.approx(0)  # both have the same score
-    assert choice.spreads["sums"]["pass_at_2"] == pytest.approx(0.5 * (first * second) ** 0.5)
+    assert _spread(choice, "greedy") == pytest.approx(0)  # both have the same score
+    assert _spread(choice, "pass_at_2") == pytest.approx(0.5 * (first * second) ** 0.5)
+
+
+def test_over_seeds_a_draw_moves_the_mean_by_what_each_seed_chooses_in_it() -> None:
+    one = {"draws": [0, 1, 1, 0], "means": {"sums": {"greedy": [0.2, 0.6]}}}
+    other = {"draws": [1, 0, 0, 1], "means": {"sums": {"greedy": [0.2, 0.6]}}}
+    assert spread_of([one], "sums", "greedy") == pytest.approx(0.2)
+    assert spread_of([one, one], "sums", "greedy") == pytest.approx(0.2), "the same rows move both alike"
+    assert spread_of([one, other], "sums", "greedy") == pytest.approx(0)
+    assert spread_of([one], "without_rows", "greedy") == 0
 
 
 def test_half_widths_are_added_by_squares_within_the_bounds() -> None:
@@ -95,7 +108,7 @@ def test_the_interval_of_a_choice_covers_where_that_without_it_or_a_choice_on_th
         choice = choose({"sums": {"greedy": validation}}, RESAMPLING)
         chosen.append(choice.best)
         plain.append(wilson(int(test[choice.best].sum()), test.shape[1], 0.95))
-        intervals.append(with_choice(plain[-1], choice.spreads["sums"]["greedy"], 0.95))
+        intervals.append(with_choice(plain[-1], _spread(choice, "greedy"), 0.95))
         best = int(test.mean(axis=1).argmax())
         naive.append((truth[best], wilson(int(test[best].sum()), test.shape[1], 0.95)))
     expected = truth[chosen].mean()  # what training and choosing give on average
@@ -118,7 +131,7 @@ def test_a_policy_is_chosen_from_completions_and_a_sentence_says_how(tmp_path: P
     assert [each["policy"] for each in choice["candidates"]] == ["step_9", "step_80", "trained"]
     best = choice["candidates"][1]
     assert best["score"] == pytest.approx(np.mean([each["value"] for each in best["tasks"].values()]))
-    assert set(choice["spreads"]["math"]) == {"greedy", "mean_at_2", "pass_at_1", "pass_at_2", "maj_at_2"}
+    assert set(choice["means"]["math"]) == {"greedy", "mean_at_2", "pass_at_1", "pass_at_2", "maj_at_2"}
     assert sentence(choice).startswith(
         "The policy after step 80 is the best of 3 by greedy accuracy on validation rows (20 of gsm8k, 20 of math)"
     )

@@ -47,7 +47,7 @@ def test_the_page_shows_them_as_a_curve_and_a_table_where_there_are_any(experime
     assert "Table 3. Scores of the policies of chosen steps" in page.text
 
 
-def _choosing(root: Path, spreads: tuple[float, ...] = (0.1, 0.3)) -> Files:
+def _choosing(root: Path, spreads: tuple[float, ...] = (0.125, 0.375)) -> Files:
     """The experiment, whose seeds chose step 6 and step 9; the report reads the one as the policy `chosen`."""
     files = make_experiment(root, seeds=(0, 1), kept=KEPT)
     for seed, step, spread in zip((0, 1), (6, 9), spreads, strict=True):
@@ -61,8 +61,9 @@ def _choosing(root: Path, spreads: tuple[float, ...] = (0.1, 0.3)) -> Files:
             for policy, share in ((f"step_{step}", 0.75), ("trained", 0.25))
         ]
         files.choices.append(folder / "chosen/choice.json")
-        spread_of = {"arithmetic": {"greedy": spread, "mean_at_4": spread}}
-        write_json(files.choices[-1], {"policy": f"step_{step}", "candidates": candidates, "spreads": spread_of})
+        means = {"arithmetic": {key: [0.5 - spread, 0.5 + spread] for key in ("greedy", "mean_at_4")}}
+        choice = {"policy": f"step_{step}", "candidates": candidates, "draws": [0, 1], "means": means}
+        write_json(files.choices[-1], choice)
     return files
 
 
@@ -71,9 +72,9 @@ def test_the_chosen_policy_has_its_scores_with_the_choice_in_their_intervals(tmp
     assert "chosen" not in inputs.policies, "it is no point of the curve"
     plain, (chosen,) = compare(inputs, "arithmetic", "chosen"), compare_chosen(inputs)
     assert chosen.greedy.first == plain.greedy.first
-    assert chosen.greedy.second == with_choice(plain.greedy.second, 0.2, 0.95)
-    assert chosen.greedy.difference == with_choice(plain.greedy.difference, 0.2, 0.95, (-1, 1))
-    assert chosen.greedy_by_seed[1].second == with_choice(plain.greedy_by_seed[1].second, 0.3, 0.95)
+    assert chosen.greedy.second == with_choice(plain.greedy.second, 0.25, 0.95)
+    assert chosen.greedy.difference == with_choice(plain.greedy.difference, 0.25, 0.95, (-1, 1))
+    assert chosen.greedy_by_seed[1].second == with_choice(plain.greedy_by_seed[1].second, 0.375, 0.95)
     assert chosen.metrics[2] == plain.metrics[2], "a metric without a spread stays as it is"
     trained = compare(inputs, "arithmetic")
     rows = list(csv.DictReader(scores_csv([trained], policy_scores(inputs), [chosen]).splitlines()))
@@ -89,7 +90,7 @@ def test_page_summary_and_numbers_say_how_each_seed_chose_and_without_a_choice_n
     page.require_whole()
     told = "The policy after step 9 is the best of 2 by greedy accuracy on validation rows (50 of arithmetic)"
     assert f"Seed 1: {told}" in page.text
-    assert "moves the greedy accuracy by a standard deviation of 30.0 points on arithmetic" in page.text
+    assert "moves the greedy accuracy by a standard deviation of 37.5 points on arithmetic" in page.text
     text = chosen_markdown(made.chosen, made.inputs.choices)
     assert "| task | metric | base | chosen | chosen - base |" in text
     assert f"- Seed 1: {told}" in text

@@ -137,7 +137,12 @@ def test_the_card_of_a_kept_step_has_its_step_its_weights_and_its_own_scores_or_
 def test_the_card_of_the_chosen_policy_says_how_it_was_chosen() -> None:
     estimate = {"problems": 64, "value": 0.5, "low": 0.4, "high": 0.6}
     candidate = {"policy": "step_40", "score": 0.5, "share": 0.75, "tasks": {"arithmetic": estimate}}
-    choice = {"policy": "step_40", "candidates": [candidate], "spreads": {"arithmetic": {"greedy": 0.01}}}
+    choice = {
+        "policy": "step_40",
+        "candidates": [candidate],
+        "draws": [0, 1],
+        "means": {"arithmetic": {"greedy": [0.5, 0.52]}},
+    }
     write_json(RUN / "chosen/choice.json", choice)
     write_json(RUN / "chosen/manifest.json", read_json(RUN / "exported/manifest.json"))
     card = _card("chosen", training={"steps": 200})

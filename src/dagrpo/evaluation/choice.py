@@ -5,7 +5,7 @@ any other's. But other validation rows would have chosen another step. As the ch
 draw of a bootstrap of the validation rows (Efron 2014, Estimation and accuracy after model selection, Journal of the American Statistical
 Association 109), where the draw's step j* moves the score by v[j*], its mean over all validation rows. The spread of the choice is
 the standard deviation of v[j*] over the draws; its half-width joins that of the test score by squares, as the two are independent
-(Zou and Donner 2008, Statistics in Medicine 27, equation 4). Rows left out of a draw (Tsamardinos et al. 2018, Machine Learning 107) would
+(Zou and Donner 2008, Statistics in Medicine 27). Rows left out of a draw (Tsamardinos et al. 2018, Machine Learning 107) would
 give v[j*] without the draw's own optimism, but a third of the rows says too little: their noise is many times the spread.
 """
 
@@ -34,7 +34,8 @@ class Choice:
     best: int
     scores: tuple[float, ...]  # of each candidate: its greedy accuracy, the mean over tasks
     shares: tuple[float, ...]  # of the draws of validation rows, those in which it is the best
-    spreads: Mapping[str, Mapping[str, float]]  # by task and metric, in the metric's unit
+    draws: tuple[int, ...]  # the best in each draw
+    means: Mapping[str, Mapping[str, tuple[float, ...]]]  # by task and metric, of each candidate
 
 
 def choose(values: Mapping[str, Mapping[str, Floats]], resampling: Resampling) -> Choice:
@@ -51,8 +52,9 @@ def choose(values: Mapping[str, Mapping[str, Floats]], resampling: Resampling) -
         best=int(scores.round(DECIMALS).argmax()),
         scores=tuple(scores.tolist()),
         shares=tuple((np.bincount(again, minlength=len(scores)) / resampling.draws).tolist()),
-        spreads={
-            task: {name: float(each.mean(axis=1)[again].std()) for name, each in metrics.items()}
+        draws=tuple(again.tolist()),
+        means={
+            task: {name: tuple(each.mean(axis=1).tolist()) for name, each in metrics.items()}
             for task, metrics in values.items()
         },
     )
@@ -65,6 +67,19 @@ def _drawn_means(values: Floats, draws: int, generator: np.random.Generator) -> 
     even = np.full(problems, 1 / problems)
     counts = (generator.multinomial(problems, even, size=min(chunk, draws - at)) for at in range(0, draws, chunk))
     return np.concatenate([each @ values.T / problems for each in counts])
+
+
+def spread_of(choices: Sequence[Mapping[str, Any]], task: str, metric: str) -> float:
+    """Return the standard deviation that choosing adds to a metric's mean over seeds, from choice.json of each; 0 of a task without rows.
+
+    A draw has the same validation rows for all seeds, so that what these have in common counts in full.
+    """
+    chosen = [
+        np.array(means)[np.asarray(each["draws"])]
+        for each in choices
+        if (means := each["means"].get(task, {}).get(metric)) is not None
+    ]
+    return float(np.mean(chosen, axis=0).std()) if chosen else 0.0
 
 
 def with_choice(
@@ -99,7 +114,8 @@ def chosen_by(completions: Sequence[Path], scoring: Scoring) -> dict[str, Any]:
             {"policy": policy, "score": score, "share": share, "tasks": estimates[policy]}
             for policy, score, share in zip(policies, choice.scores, choice.shares, strict=True)
         ],
-        "spreads": choice.spreads,
+        "draws": choice.draws,
+        "means": choice.means,
     }
 
 
@@ -112,7 +128,7 @@ def sentence(choice: Mapping[str, Any]) -> str:
     candidates = {each["policy"]: each for each in choice["candidates"]}
     own = candidates[choice["policy"]]
     rows = ", ".join(f"{each['problems']:,} of {task}" for task, each in own["tasks"].items())
-    added = ", ".join(f"{100 * each[BY]:.1f} points on {task}" for task, each in choice["spreads"].items())
+    added = ", ".join(f"{100 * spread_of([choice], task, BY):.1f} points on {task}" for task in choice["means"])
     return (
         f"{named(own['policy'])} is the best of {len(candidates)} by greedy accuracy on validation rows ({rows}), which were neither "
         f"trained on nor tested: {100 * own['score']:.1f}%. Other validation rows would choose another one in "

@@ -2,10 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
-from dagrpo.evaluation.choice import with_choice
+from dagrpo.evaluation.choice import spread_of, with_choice
 from dagrpo.evaluation.config import CHOSEN
 from dagrpo.evaluation.outcomes import PROPORTIONS, label_of, values_per_problem
 from dagrpo.evaluation.power import detectable_of
@@ -88,31 +89,24 @@ def _by_scorer(inputs: Inputs, task: str, name: str | None) -> ScorerComparison:
 
 
 def compare_chosen(inputs: Inputs) -> list[TaskComparison]:
-    """Compare the base policy with the chosen one on each task, its choice in the intervals; [] if none was chosen.
-
-    The spread is the mean over the seeds: they share the validation rows, so that their choices need not be independent.
-    """
-    return [
-        _with_choice(
-            compare(inputs, task, CHOSEN), [choice["spreads"].get(task, {}) for choice in inputs.choices.values()]
-        )
-        for task in (inputs.tasks if inputs.choices else ())
-    ]
+    """Compare the base policy with the chosen one on each task, with the choice in the intervals; [] if none was chosen."""
+    choices = list(inputs.choices.values())
+    return [_with_choice(compare(inputs, task, CHOSEN), choices) for task in (inputs.tasks if choices else ())]
 
 
-def _with_choice(comparison: TaskComparison, spreads: Sequence[Mapping[str, float]]) -> TaskComparison:
-    def held(metric: MetricComparison, own: Sequence[Mapping[str, float]]) -> MetricComparison:
-        spread = float(np.mean([each.get(metric.name, 0.0) for each in own]))
+def _with_choice(comparison: TaskComparison, choices: Sequence[Mapping[str, Any]]) -> TaskComparison:
+    def held(metric: MetricComparison, own: Sequence[Mapping[str, Any]]) -> MetricComparison:
+        spread = spread_of(own, comparison.task, metric.name)
         return replace(
             metric,
             second=with_choice(metric.second, spread, comparison.confidence),
             difference=with_choice(metric.difference, spread, comparison.confidence, bounds=(-1.0, 1.0)),
         )
 
-    by_seed = zip(comparison.greedy_by_seed, spreads, strict=True)
+    by_seed = zip(comparison.greedy_by_seed, choices, strict=True)
     return replace(
         comparison,
-        metrics=tuple(held(metric, spreads) for metric in comparison.metrics),
+        metrics=tuple(held(metric, choices) for metric in comparison.metrics),
         greedy_by_seed=tuple(held(metric, [own]) for metric, own in by_seed),
     )
 

@@ -120,7 +120,10 @@ def test_the_action_that_chose_a_policy_says_how(made_up: Project) -> None:
     file = "results/made_up/runs/seed_0/chosen/choice.json"
     estimate = {"problems": 64, "value": 0.5, "low": 0.4, "high": 0.6}
     candidate = {"policy": "step_40", "score": 0.5, "share": 0.75, "tasks": {"sums": estimate}}
-    write_json(Path(file), {"policy": "step_40", "candidates": [candidate], "spreads": {"sums": {"greedy": 0.01}}})
+    write_json(
+        Path(file),
+        {"policy": "step_40", "candidates": [candidate], "draws": [0, 1], "means": {"sums": {"greedy": [0.5, 0.52]}}},
+    )
     record = replace(finished.records[0], stage="choose", outputs={file: sha256_of(Path(file))})
     graph = metadata(replace(finished, records=(record,)), {}, {})["@graph"]
     (description,) = (
