@@ -157,11 +157,6 @@ def test_mistral_writes_calls_in_two_ways() -> None:
     assert only("mistral", '[TOOL_CALLS] [{"name": "search", "arguments": {"q": "a"}}').status == "unclosed"
 
 
-def test_an_answer_in_json_is_no_call_of_llama() -> None:
-    assert read("llama3", '{"answer": 42}') == []
-    assert read("llama3", 'The "name" is {"name": "x"}') == []
-
-
 @pytest.mark.parametrize("family", FAMILIES)
 def test_of_thousands_of_calls_each_is_refused_or_read(family: str) -> None:
     opening = CALLS.get(family).openings[0]
@@ -275,6 +270,8 @@ CALL = '{"name": "search", "parameters": {"q": "a"}}'
         (f'{CALL}\n{{"name": "search", "parameters": {{"q": ', ["ok", "unclosed"]),
         ('{"type": "triangle", "sides": 3}', []),
         ('{"function": "x + 1"}', []),
+        ('{"answer": 42}', []),
+        ('The "name" is {"name": "x"}', []),
     ],
 )
 def test_llama_reads_what_begins_as_a_call(text: str, statuses: list[str]) -> None:
