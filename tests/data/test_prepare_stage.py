@@ -29,7 +29,7 @@ def _run(task: str, data: dict[str, object], longest: int = 600) -> None:
     outputs = [f"{key}=data/{task}/{name}" for key, name in names.items()]
     params = {
         "data": data,
-        "experiment": {"evaluate": [task], "train": task},
+        "experiment": {"evaluate": [task], "train_tasks": [task]},
         "rollout": {"tools": {}, "chat": {"name": "template"}},
         "training": {"max_prompt_tokens": longest},
     }
