@@ -12,6 +12,9 @@ from pyarrow.parquet import read_table
 from tests.pipeline.snakemake import clones
 from tests.pipeline.snakemake.clones import NAME, RUN, STEPS
 
+from dagrpo.config.documents import params_yaml
+from dagrpo.config.overlay import merged
+from dagrpo.config.schema import parse
 from dagrpo.pipeline.dvc.private import entries_of
 from dagrpo.utils.files import read_json
 
@@ -79,6 +82,25 @@ def test_kept_policies_are_scored_as_the_trained_one_is_and_another_step_is_that
     counts = dict(re.findall(r"^(\w+) +(\d+)$", plan, re.MULTILINE))
     # Steps 2 and 6 are new; the score of step 4 is planned after the job that could change it, and keeps what it has.
     assert counts == {"sample_kept": "1", "score": "3", "report": "1", "target": "1", "total": "6"}
+
+
+@pytest.mark.nightly
+def test_a_policy_is_chosen_by_validation_rows_and_then_nothing_is_left_to_do(tmp_path: Path) -> None:
+    folder = clones.clone(tmp_path / "clone")
+    choosing = merged(clones.TINY, {"data": {"held_out_validation": 10}, "evaluation": {"choose": "best"}})
+    (folder / "params.yaml").write_text(params_yaml(parse(choosing)))
+    clones.run(folder, "snakemake", "--cores", "2", "target")
+    run = folder / RUN
+    assert sorted(path.name for path in (run / "validation/arithmetic").iterdir()) == [
+        *(f"step_{step}" for step in range(2, STEPS, 2)),
+        "trained",
+    ]
+    assert sorted(path.name for path in (run / "eval/arithmetic").iterdir()) == ["base", "chosen", "trained"]
+    policy = read_json(run / "chosen/choice.json")["policy"]
+    kept = read_json(run / "kept/manifest.json")["policies"].get(policy.removeprefix("step_"))
+    assert policy == "trained" or read_json(run / "chosen/manifest.json")["tensors"]["digest"] == kept["digest"]
+    assert "chosen - base" in (folder / f"results/{NAME}/report/summary.md").read_text()
+    _is_up_to_date(folder)
 
 
 def test_a_run_leaves_nothing_that_git_does_not_know(run_by_snakemake: Path) -> None:

@@ -11,8 +11,9 @@ from dagrpo.checkpoints.manifest import tensor_digest_of
 from dagrpo.config.overlay import configuration_of
 from dagrpo.core.escape import one_line
 from dagrpo.data.task import get_task
-from dagrpo.evaluation.choice import sentence
+from dagrpo.evaluation.choice import sentence, spread_of, with_choice
 from dagrpo.evaluation.config import CHOSEN
+from dagrpo.evaluation.statistics import Estimate
 from dagrpo.pipeline.accepted import acceptances_of
 from dagrpo.pipeline.declaration import POLICIES
 from dagrpo.pipeline.raw_inputs import CARD
@@ -192,12 +193,15 @@ def _results(publication: Publication) -> Iterator["EvalResult"]:
     """Yield the scores of this seed's policy, in percent, for the hub's table of results."""
     from huggingface_hub import EvalResult
 
+    choices = [read_object(publication.checkpoint / "choice.json")] if publication.policy == CHOSEN else []
     for task in publication.tasks if publication.policy in publication.evaluated else ():
         source = get_task(task).source
         summary = read_object(publication.run / "eval" / task / publication.policy / "scores.json")
         k = f"mean_at_{summary['mean_at_k']['k']}" if summary.get("samples_per_problem") else None
-        for name, estimate in {"greedy": summary["greedy"], **({k: summary["mean_at_k"]} if k else {})}.items():
-            low, high = 100 * estimate["low"], 100 * estimate["high"]
+        for name, found in {"greedy": summary["greedy"], **({k: summary["mean_at_k"]} if k else {})}.items():
+            plain = Estimate(**{key: found[key] for key in ("value", "low", "high")})
+            estimate = with_choice(plain, spread_of(choices, task, name), summary["confidence"])
+            low, high = 100 * estimate.low, 100 * estimate.high
             yield EvalResult(
                 task_type="text-generation",
                 dataset_type=source.repository if source is not None else task,
@@ -207,7 +211,7 @@ def _results(publication: Publication) -> Iterator["EvalResult"]:
                 dataset_revision=source.revision or None if source is not None else None,
                 metric_type="accuracy",
                 metric_name=f"{metric_label(name)} in percent ({100 * summary['confidence']:g}% interval {low:.1f} to {high:.1f})",
-                metric_value=round(100 * estimate["value"], 2),
+                metric_value=round(100 * estimate.value, 2),
             )
 
 
