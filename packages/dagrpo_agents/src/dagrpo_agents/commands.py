@@ -34,8 +34,8 @@ def serve(
     from dagrpo_agents.serve.site import run_site
 
     run, named = split_policy(run)
-    choices = {"base": ("base",), "trained": (named or "trained",), "both": ("base", named or "trained")}
-    names = choices[policy]
+    own = [named or "trained"]
+    names = list(dict.fromkeys({"base": ["base"], "trained": own, "both": ["base", *own]}[policy]))
     say(f"Starting a server for each policy ({', '.join(names)}): up to some minutes.")
     with open_policies(run_folder(run, seed), names, task) as policies:
         run_site(policies, port)
