@@ -1,7 +1,7 @@
 r"""What a policy may write to be paid for two answers or for none, and honest spellings of one: by classes, over many numbers."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from packages.dagrpo_answers.tests.conftest import Growth
 from packages.dagrpo_answers.tests.notations import TWO
@@ -82,6 +82,8 @@ def test_digits_of_another_script_belong_to_the_number_before(numbers: tuple[int
 def test_a_box_on_the_answer_line_is_no_answer_where_the_line_says_more(
     form: str, numbers: tuple[int, int], judge: Judge
 ) -> None:
+    n, m = numbers
+    assume(m != n**2 and n != m**2)  # the power and the quotient have these values, so that they are right
     truths = [str(number) for number in numbers]
     texts = [f"Answer: {filled(form, numbers)}"] * 2
     judged = judge.judge(texts, truths, ["math_dapo"] * 2, "strict")
