@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.data.filters.problems import character_model, problems, task_row, task_rows
-from tests.data.preparing import FILES, dapo_mirror, gsm8k_mirror, limited, read_dropped, read_split
+from tests.data.preparing import FILES, dapo_mirror, gsm8k_mirror, limited, mirror_of, read_dropped, read_split
 
 from dagrpo.core.errors import UserError
 from dagrpo.data import prepare as prepare_module
@@ -28,6 +28,7 @@ from dagrpo.utils.files import read_json, sha256_of
 from dagrpo.utils.tables import read_parquet, write_parquet
 
 SMALL = Data(arithmetic={"train": 40, "test": 10})
+SPLITS_OF_PROGRAMS = ("train", "validation", "test")
 LONG = "a run of words so long and so odd that no two problems share it"  # 14 words
 
 
@@ -204,6 +205,46 @@ def test_validation_rows_are_held_out_of_train_where_the_source_has_none(model: 
     assert read_split(held, "test") == read_split(whole, "test")
     with pytest.raises(UserError, match=r"^data\.held_out_validation is 40, but only 40 problems"):
         prepare("arithmetic", held, _holding_out(40), model=model, evaluate=["arithmetic"])
+
+
+def _long(number: int) -> str:
+    return " ".join(f"word{number}x{place}" for place in range(14))
+
+
+@pytest.mark.parametrize("mode", ["report", "drop"])
+def test_validation_rows_are_in_no_train_split_nor_near_test_rows_and_of_evaluated_tasks_alone(
+    mode: str, model: Path, tmp_path: Path
+) -> None:
+    questions = [_long(number) for number in range(12)]
+    copies = [(f"{question} retold", "4") for question in questions]
+    mirror = dapo_mirror(tmp_path / "mirror", [*copies, *((_long(number), "4") for number in range(20, 30))])
+    gsm8k_mirror(
+        mirror,
+        [*questions, *(f"{question} again" for question in questions[6:9]), "5 + 5"],
+        [f"once more {question}" for question in questions[:6]],
+    )
+    params = limited(mirror, held_out=2, held_out_validation=4, contamination=mode)
+    for task in ("gsm8k", "dapo"):
+        prepare(task, tmp_path / task, params, model=model, evaluate=["gsm8k"], train=("gsm8k", "dapo"))
+    validation = {row.question for row in read_split(tmp_path / "gsm8k", "validation")}
+    trained = {row.question for task in ("gsm8k", "dapo") for row in read_split(tmp_path / task, "train")}
+    assert len(validation) == 4
+    assert not validation & set(questions[:6])
+    assert not [own for own in trained if any(question in own for question in validation)]
+    assert (set(questions[:6]) <= trained) == (mode == "report")
+    assert read_split(tmp_path / "dapo", "validation") == []
+    assert "shares words with a validation problem" in {row["reason"] for row in read_dropped(tmp_path / "dapo")}
+
+
+def test_what_another_task_s_own_validation_split_asks_is_not_trained_on(model: Path, tmp_path: Path) -> None:
+    program = {"code": "def f(): return 1", "test_list": ["assert f() == 1"], "test_setup_code": "", "task_id": 1}
+    files = {f"mbpp/{split}.jsonl": [{"text": _long(n), **program}] for n, split in enumerate(SPLITS_OF_PROGRAMS)}
+    mirror_of(tmp_path / "mirror", files)
+    gsm8k_mirror(tmp_path / "mirror", [_long(0), _long(1), _long(2), "5 + 5"])
+    params = limited(tmp_path / "mirror")
+    prepare("gsm8k", tmp_path / "gsm8k", params, model=model, evaluate=["gsm8k", "mbpp"], train=("gsm8k",))
+    (row,) = read_dropped(tmp_path / "gsm8k")
+    assert (row["reason"], row["question"]) == ("shares words with a validation problem", _long(1))
 
 
 def _holding_out(count: int) -> Data:

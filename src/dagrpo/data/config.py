@@ -37,8 +37,9 @@ class Sources(Section):
     )
     held_out_validation: Annotated[int, Field(ge=0, le=100_000_000)] = Field(
         0,
-        description="Number of train problems to hold out as the validation rows of a task without any, selected in the same way: for "
-        "evaluation.choose and training.evaluate_every.",
+        description="Number of train problems to hold out as the validation rows of an evaluated task without any, selected in the same "
+        "way among those that share no run of words with a test problem: for evaluation.choose and training.evaluate_every. Train problems "
+        "of all tasks that share a run with a validation row are dropped.",
     )
     unreadable_answers: Literal["refuse", "drop"] = Field(
         "refuse",

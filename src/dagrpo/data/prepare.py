@@ -16,7 +16,7 @@ from dagrpo.core.section import Section
 from dagrpo.core.types import Row
 from dagrpo.data.card import Card
 from dagrpo.data.config import Data
-from dagrpo.data.filters.contamination import check_contamination
+from dagrpo.data.filters.contamination import Overlaps, check_contamination
 from dagrpo.data.filters.pass_rates import add_pass_rates, drop_by_pass_rate
 from dagrpo.data.filters.prompt_length import (
     DEFAULTS,
@@ -59,11 +59,11 @@ def prepare(
 ) -> Card:
     """Write `folder`, completely or not at all.
 
-    model: the folder of the checkpoint whose tokenizer counts prompt tokens. evaluate: the tasks whose test splits the train problems are
-    compared with. train: the tasks that the experiment trains on, whose problems data.pass_rates must know; (): this one. tools: the
-    parameters of tools, by name. chat: the name of the chat format. longest: training.max_prompt_tokens. Raises
-    UserError if the task is unknown, its raw data is at fault, a prompt to train on is longer, or
-    if it is to be attempted and the model takes no pictures or does not describe its tools.
+    model: the folder of the checkpoint whose tokenizer counts prompt tokens. evaluate: the tasks whose test and validation splits the
+    train problems are compared with. train: the tasks that the experiment trains on, whose problems data.pass_rates must know; (): this
+    one. tools: the parameters of tools, by name. chat: the name of the chat format. longest: training.max_prompt_tokens. Raises
+    UserError if the task is unknown, its raw data is at fault, a prompt to train on is longer, or if it is to be attempted and the model
+    takes no pictures or does not describe its tools.
     """
     if task in (*train, *evaluate):
         require_model_for(get_task(task), model)
@@ -73,8 +73,20 @@ def prepare(
         raise UserError(f"task {task}: `load` ({place}) returned {repr(task_rows)[:60]}, not TaskRows: correct it.")
     require_tools_of_task(get_task(task), task_rows)
     others = [name for name in evaluate if name != task] if task_rows.splits["train"] else []
-    tests = {name: _test_split(name, params) for name in others}
-    card, sieve = sift(task, task_rows, params, model=model, tests=tests, rated=not train or task in train, tools=tools)
+    trained = not train or task in train
+    validated = [name for name in others if trained and params.has_validation(name)]
+    tests = {name: _test_split(name, params) for name in (evaluate if validated else others)}
+    card, sieve = sift(
+        task,
+        task_rows,
+        params,
+        model=model,
+        tests=tests,
+        validations={name: _validation_split(name, params, tests) for name in validated},
+        evaluated=task in evaluate,
+        rated=trained,
+        tools=tools,
+    )
     _require_some_left(task_rows, card)
     if task in train and chat == TEMPLATE and longest is not None:  # another chat format may render fewer tokens
         require_short_prompts(sieve.splits["train"], longest)
@@ -146,16 +158,20 @@ def sift(
     *,
     model: Path,
     tests: Mapping[str, Sequence[Row]],
+    validations: Mapping[str, Sequence[Row]] | None = None,
+    evaluated: bool = False,
     rated: bool = True,
     tools: Mapping[str, Section] = DEFAULTS,
 ) -> tuple[Card, Sieve]:
     """Apply every filter in order; return the card and the remaining problems.
 
-    tests: the test splits of other tasks. rated: whether data.pass_rates must know some of the problems.
+    tests, validations: these splits of other tasks. evaluated: whether the task is in experiment.evaluate, and so may need validation
+    rows. rated: whether data.pass_rates must know some of the problems.
     """
-    sieve, conflicting = _without_faults(task_rows, params)
-    compared = {task: sieve.splits["test"], **tests}
-    overlaps = check_contamination(sieve, compared, params.contamination_words, params.contamination)
+    sieve, conflicting, overlaps = _with_validation(task, task_rows, params, tests, evaluated=evaluated)
+    own = {task: sieve.splits[VALIDATION]} if evaluated and sieve.splits.get(VALIDATION) else {}
+    apart = (own if params.held_out_validation else {}) | dict(validations or {})
+    check_contamination(sieve, apart, params.contamination_words, "drop", against=VALIDATION)
     tools_shown = count_prompt_tokens(sieve, model, tools)
     drop_long_prompts(sieve, params.max_prompt_tokens)
     rates = None if params.pass_rates is None else add_pass_rates(sieve, Path(params.pass_rates), must_match=rated)
@@ -199,10 +215,32 @@ def _test_split(task: str, params: Data) -> Sequence[Row]:
     return _without_faults(task_rows, params)[0].splits["test"]
 
 
+def _validation_split(task: str, params: Data, tests: Mapping[str, Sequence[Row]]) -> Sequence[Row]:
+    """Return the validation problems of another evaluated task, as the task's own prepare does. `tests`: of all evaluated tasks."""
+    sieve, *_ = _with_validation(task, get_task(task).load(params), params, tests, evaluated=True)
+    return sieve.splits.get(VALIDATION, ())
+
+
+def _with_validation(
+    task: str, task_rows: TaskRows, params: Data, tests: Mapping[str, Sequence[Row]], *, evaluated: bool
+) -> tuple[Sieve, dict[str, int], Overlaps]:
+    """Return the problems without faults and contamination, the number of conflicting questions, and what train and test share.
+
+    An evaluated task without validation rows has some of the train problems, of those that share nothing with a test problem.
+    """
+    sieve, conflicting = _without_faults(task_rows, params)
+    compared = {task: (), **tests} | {task: sieve.splits["test"]}
+    overlaps = check_contamination(sieve, compared, params.contamination_words, params.contamination)
+    if evaluated and params.held_out_validation and sieve.splits["train"] and not sieve.splits.get(VALIDATION):
+        near = frozenset().union(*overlaps.by_task.values())
+        hold_out(sieve, VALIDATION, params.held_out_validation, "held_out_validation", near)
+    return sieve, conflicting, overlaps
+
+
 def _without_faults(task_rows: TaskRows, params: Data) -> tuple[Sieve, dict[str, int]]:
     """Return the problems with one readable answer each, every question once, and the number of conflicting questions.
 
-    A source without a test split has one of held-out problems; so may one without validation rows.
+    A source without a test split has one of held-out problems.
     """
     sieve = Sieve(task_rows.splits)
     drop_unreadable(sieve, params.unreadable_answers)
@@ -210,8 +248,6 @@ def _without_faults(task_rows: TaskRows, params: Data) -> tuple[Sieve, dict[str,
     drop_repeated(sieve)
     if task_rows.held_out:
         hold_out(sieve, "test", params.held_out, "held_out")
-    if params.held_out_validation and sieve.splits["train"] and not sieve.splits.get(VALIDATION):
-        hold_out(sieve, VALIDATION, params.held_out_validation, "held_out_validation")
     return sieve, conflicting
 
 

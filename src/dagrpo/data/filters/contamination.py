@@ -1,6 +1,6 @@
 """Filter on contamination: train problems that share words with test problems.
 
-Only the test problems of experiment.evaluate count.
+Only the test and validation problems of experiment.evaluate count.
 Two problems share words when a run of n words (13, as in Brown et al. 2020, arXiv:2005.14165, appendix C) occurs in
 both, or when their whole questions are equal. A run does not count when more than half of it is a phrase that more than
 ten train problems have, as the paper disregards runs found in more than ten documents: `where m and n are relatively
@@ -19,7 +19,6 @@ from dagrpo.data.filters.sieve import Sieve
 from dagrpo.data.filters.text import identity, normalised, runs, words
 from dagrpo.utils.console import counted
 
-CONTAMINATED = "shares words with a test problem"
 COMMON = 10  # a phrase that more train problems have is a phrase of the trade
 EXAMPLES = 5  # shown for each test split
 
@@ -75,22 +74,26 @@ class Overlaps:
 
 
 def check_contamination(
-    sieve: Sieve, tests: Mapping[str, Sequence[Row]], length: int, mode: Literal["report", "drop"]
+    sieve: Sieve,
+    tests: Mapping[str, Sequence[Row]],
+    length: int,
+    mode: Literal["report", "drop"],
+    against: str = "test",
 ) -> Overlaps:
     """Find contaminated train problems; with mode `drop`, also drop them.
 
-    tests: the test splits by task. length: words of a run.
+    tests: the test splits by task, or other ones with the name `against`. length: words of a run.
     """
     overlaps = _by_whole_question(sieve.splits["train"], tests)
     common: dict[str, set[int]] = defaultdict(set)
     _by_runs(sieve.splits["train"], _occurrences(tests, length), length, overlaps, common)
     details = {
-        index: f"{task}, test row {shared.test_index}: {shared.words}"
+        index: f"{task}, {against} row {shared.test_index}: {shared.words}"
         for task in reversed(list(tests))
         for index, shared in overlaps[task].items()
     }
-    if mode == "drop":
-        sieve.drop("train", CONTAMINATED, lambda row: details.get(row.index))
+    if mode == "drop" and (details or against == "test"):
+        sieve.drop("train", f"shares words with a {against} problem", lambda row: details.get(row.index))
     return Overlaps(
         words=length,
         by_task={task: overlaps[task] for task in tests},

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Literal
@@ -142,18 +142,20 @@ def _found_in(split: str, indices: dict[tuple[str, ...], int]) -> Callable[[Row]
     return fault
 
 
-def hold_out(sieve: Sieve, split: str, count: int, key: str) -> None:
+def hold_out(sieve: Sieve, split: str, count: int, key: str, near: Collection[int] = ()) -> None:
     """Make a split of the `count` train problems with the smallest sha256 of the normalised question. `key`: that of the count.
+    `near`: indices of problems that stay in train.
 
     The choice does not depend on their order, and a row that is added to the data replaces at most one of them. They keep their index and
     their order. Raises UserError if no train problem would remain.
     """
     train = sieve.splits["train"]
-    if count >= len(train):
+    apart = [row for row in train if row.index not in near]
+    if count >= len(apart):
         raise UserError(
-            f"data.{key} is {count}, but only {len(train):,} problems are left to choose from: lower data.{key}."
+            f"data.{key} is {count}, but only {len(apart):,} problems are left to choose from: lower data.{key}."
         )
-    chosen = {id(row) for row in sorted(train, key=_rank)[:count]}
+    chosen = {id(row) for row in sorted(apart, key=_rank)[:count]}
     sieve.splits[split] = [replace(row, split=split) for row in train if id(row) in chosen]
     sieve.splits["train"] = [row for row in train if id(row) not in chosen]
 
