@@ -17,7 +17,9 @@ from dagrpo.core.errors import UserError
 from dagrpo.pipeline import runner
 from dagrpo.pipeline.cache import is_made
 from dagrpo.pipeline.declaration import Job, Stage
-from dagrpo.utils.files import read_json, sha256_of
+from dagrpo.pipeline.stages import sample_kept, validate
+from dagrpo.pipeline.supervisor import _supervise
+from dagrpo.utils.files import read_json, sha256_of, write_json
 
 done: list[str] = []  # "open", "close", and each task that was sampled
 COMPLETIONS = "completions.parquet"
@@ -170,6 +172,46 @@ def test_parts_with_the_same_inputs_keep_nothing_for_each_other() -> None:
     outputs += [f"provenance@{part}={folder}/completions.provenance.json" for part, folder in folders.items()]
     runner.run(stage, options_of("sample", {}, [], outputs, "--seed=3", "--log=logs/e/x.log", experiment="e"))
     assert [(folder / COMPLETIONS).read_text() for folder in folders.values()] == ["step_2", "step_4"]
+
+
+def _kept_run(stage: Stage, policies: dict[str, str], trained: str = "t") -> list[str]:
+    """Run a job of kept policies with those digests in their list; the folders of those that were sampled."""
+    run = Path("results/e/runs/seed_3")
+    listed = {step: {"digest": digest, "after": 0} for step, digest in policies.items()}
+    write_json(run / "kept/manifest.json", {"initial": "i", "policies": listed, "files": {}})
+    files = {name: run / f"{name}.txt" for name in ("model", "initial", "test", "trained", "passages")}
+    for name, path in files.items():
+        path.write_text(trained if name == "trained" else name)
+    inputs = [f"{name}={path}" for name, path in files.items() if name in stage.inputs]
+    names = [f"step_{step}" for step in policies] + ["trained"] * ("trained" in stage.inputs)
+    outputs = [f"completions@{name}.one={run}/eval/one/{name}/{COMPLETIONS}" for name in names]
+    outputs += [f"provenance@{name}.one={run}/eval/one/{name}/completions.provenance.json" for name in names]
+    sampled = list[str]()
+
+    def work(job: Job) -> None:
+        sampled.append(job.output("completions").parent.name)
+        job.output("completions").parent.mkdir(parents=True, exist_ok=True)
+        job.output("completions").write_text("completions")
+
+    more = ("--seed=3", "--log=logs/e/x.log")
+    manifest = f"kept={run}/kept/manifest.json"
+    options = options_of(stage.name, {}, [*inputs, manifest], outputs, *more, experiment="e")
+    _supervise(replace(stage, work=work, restarts=0), options, (), ())
+    return sampled
+
+
+@pytest.mark.parametrize("stage", [sample_kept.STAGE, validate.STAGE], ids=lambda stage: stage.name)
+def test_one_more_kept_policy_is_sampled_alone(stage: Stage) -> None:
+    of_trained = ["trained"] * ("trained" in stage.inputs)
+    assert _kept_run(stage, {"20": "a", "60": "c"}) == ["step_20", "step_60", *of_trained]
+    assert _kept_run(stage, {"20": "a", "40": "b", "60": "c"}) == ["step_40"]
+    assert _kept_run(stage, {"20": "a", "40": "b", "60": "c"}) == []
+    assert _kept_run(stage, {"20": "a", "40": "b", "60": "other"}) == ["step_60"]
+    assert _kept_run(stage, {"20": "a", "60": "other"}, trained="longer") == of_trained
+    manifest = Path("results/e/runs/seed_3/kept/manifest.json")
+    for provenance in (manifest.parents[1] / f"eval/one/step_{step}/completions.provenance.json" for step in (20, 60)):
+        assert read_json(provenance)["inputs"][str(manifest)] == sha256_of(manifest), "what is there is current"
+    assert len(list((runner.RAN / "e").iterdir())) == 3 + len(of_trained)
 
 
 def test_what_is_the_same_for_all_seeds_is_sampled_by_one_and_linked_by_the_others() -> None:

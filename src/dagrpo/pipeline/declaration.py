@@ -160,6 +160,10 @@ class Stage:
     wanted: Callable[[Params], bool] = lambda params: True  # False: an experiment with these parameters has no such job
     # of its parameters and inputs: False if the outputs are the same for all seeds, so that one seed's job makes them for all
     seeded: Callable[[Mapping[str, Any], Mapping[str, Sequence[Path]]], bool] = lambda params, inputs: True
+    # of its inputs and outputs: the digest of what it reads of an input, for the file's, where that is a part of it; "": nothing
+    reads_of: Callable[[Mapping[str, Sequence[Path]], Mapping[str, Path]], Mapping[Path, str]] = (
+        lambda inputs, outputs: {}
+    )
     metrics: tuple[str, ...] = ()  # outputs that DVC shows as metrics
     pages: Mapping[str, str] = field(default_factory=dict)  # outputs in Snakemake's report, with what each shows
     # of its parameters: whether they and the inputs determine the outputs

@@ -104,6 +104,8 @@ def record_of(stage: Stage, options: argparse.Namespace) -> dict[str, Any]:
         "environment": environment(on_gpu=on_gpu, computes=stage.computes, packages=packages, portable=portable),
         "inputs": digests,
     }
+    if parts := stage.reads_of(inputs_of(options), outputs_of(options)):
+        record["read_in_part"] = {str(path): digest for path, digest in parts.items()}
     is_seeded = stage.seeded(job["params"], inputs_of(options))
     return record | {"key": _key(record, outputs_of(options).values(), is_seeded=is_seeded)}
 
@@ -150,7 +152,7 @@ def _key(record: Mapping[str, Any], outputs: Iterable[Path], *, is_seeded: bool)
         path = in_any_experiment(path, record["experiment"])
         return path if is_seeded else SEED.sub("/runs/*/", path)
 
-    inputs = {anywhere(path): digest for path, digest in record["inputs"].items()}
+    inputs = {anywhere(path): digest for path, digest in _what_decides(record)["inputs"].items()}
     places = {"inputs": inputs, "outputs": sorted(anywhere(str(path)) for path in outputs)}
     return digest_of(_what_decides(record) | places | ({} if is_seeded else {"seed": None}))
 
@@ -164,7 +166,8 @@ def in_any_experiment(path: str, experiment: str) -> str:
 
 def _what_decides(record: Mapping[str, Any]) -> dict[str, Any]:
     """Return the part of a record that determines the outputs, on machines of one kind."""
-    return {name: record[name] for name in ("stage", "seed", "params", "code", "inputs")}
+    inputs = record["inputs"] | record.get("read_in_part", {})
+    return {name: record[name] for name in ("stage", "seed", "params", "code")} | {"inputs": inputs}
 
 
 def state_folder(stage: Stage, record: Mapping[str, Any]) -> Path:

@@ -42,7 +42,7 @@ from dagrpo.pipeline.tracker import tracker
 from dagrpo.utils.failures import MISTAKE, TRANSIENT, exit_code_of, no_room, place_of, sentence_of, words_of
 from dagrpo.utils.files import copy, digest_of, read_json, replace_folder, sha256_of, share, write_json
 from dagrpo.utils.manifest import MANIFEST, fault_of, noted_sha256
-from dagrpo.utils.run_info import Stopwatch, write_account
+from dagrpo.utils.run_info import Stopwatch, name_provenance, write_account
 from dagrpo.utils.watchdog import stop_with_the_workflow
 
 RAN = STATES / "ran"  # a folder per experiment: what ran and is not yet committed to DVC
@@ -143,16 +143,42 @@ def _execute(stage: Stage, options: argparse.Namespace, report: FailureReport) -
     with Shared() as shared:
         for part in parts_of(options):
             if stage.spreads and is_made(stage, part):
-                records.append((part, record_of(stage, part)))
+                records.append((part, _keep_made(stage, part)))
                 continue
             with waiting_for_equal_job(stage, part) if stage.spreads else nullcontext():
                 linking = cache_hit(stage, part) if stage.spreads else None
                 records.append((part, _execute_part(linking or stage, part, shared, report)))
     for part, record in records if rank() == 0 else ():
-        outputs = outputs_of(part)
-        note_outputs([str(path) for path in outputs.values()], outputs["provenance"], record)
+        _note_part(part, record)
         if stage.spreads:
             shutil.rmtree(state_folder(stage, record) / FINISHED, ignore_errors=True)
+
+
+def keep_all(stage: Stage, options: argparse.Namespace) -> None:
+    """Bring the records of a job up to date whose outputs are made already."""
+    for part in parts_of(options) if stage.spreads else ():
+        _note_part(part, _keep_made(stage, part))
+
+
+def _note_part(options: argparse.Namespace, record: Mapping[str, Any]) -> None:
+    outputs = outputs_of(options)
+    note_outputs([str(path) for path in outputs.values()], outputs["provenance"], record)
+
+
+def _keep_made(stage: Stage, options: argparse.Namespace) -> dict[str, Any]:
+    """Return the record of outputs that are made already. Their provenance.json gets the inputs of now, which differ where unread."""
+    record, provenance = record_of(stage, options), outputs_of(options)["provenance"]
+    former = read_json(provenance)
+    if former["inputs"] != record["inputs"]:
+        digest = sha256_of(provenance)
+        write_json(provenance, former | {"inputs": record["inputs"]})
+        name_provenance(_own_log(options), digest, provenance)
+    return record
+
+
+def _own_log(options: argparse.Namespace) -> Path:
+    log: Path = options.log
+    return log.with_suffix(f".{options.part}.log") if options.part else log
 
 
 def _execute_part(stage: Stage, options: argparse.Namespace, shared: Shared, report: FailureReport) -> dict[str, Any]:
@@ -203,8 +229,7 @@ def _execute_part(stage: Stage, options: argparse.Namespace, shared: Shared, rep
             write_json(outputs["provenance"], whole | facts | {"outputs": digests})
         is_taken_over = options.taken_from is not None
         account = stopwatch.account(stage.name, options.seed, options.attempt or 1, is_taken_over=is_taken_over)
-        own_log = options.log.with_suffix(f".{options.part}.log") if options.part else options.log
-        write_account(own_log, outputs["provenance"], account, configuration, note)
+        write_account(_own_log(options), outputs["provenance"], account, configuration, note)
     if stage.spreads:
         keep_finished(job.state, outputs)
     return record

@@ -96,6 +96,7 @@ def _report_of(stage: Stage, options: argparse.Namespace) -> FailureReport:
 def _supervise(stage: Stage, options: argparse.Namespace, arguments: Sequence[str], locks: Sequence[int]) -> None:
     _report_of(stage, options).remove()
     if is_made(stage, options):
+        runner.keep_all(stage, options)
         say(f"{stage.name}: kept; inputs, parameters and code are the same (runtime.reuse: false makes it again).")
         return
     stop_with_the_workflow()  # also while waiting for another job or a GPU

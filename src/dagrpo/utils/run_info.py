@@ -10,6 +10,7 @@ import logging
 import resource
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -82,6 +83,14 @@ def write_account(
         write_json(log.with_suffix(SUFFIX), about | asdict(account))
     except OSError as error:
         logger.warning("how this execution went is not recorded: %s", error)
+
+
+def name_provenance(log: Path, former: str, provenance: Path) -> None:
+    """Name provenance.json by its new digest in the account beside a stage's log, if that named it by the `former` one."""
+    with suppress(OSError, UserError):  # missing or damaged
+        about = read_object(log.with_suffix(SUFFIX))
+        if about["provenance"] == former:
+            write_json(log.with_suffix(SUFFIX), about | {"provenance": sha256_of(provenance)})
 
 
 def read_accounts(logs: Path, provenance: Sequence[Path]) -> dict[Path, Account]:

@@ -1,9 +1,12 @@
 """Stage sample_kept: kept policies complete every problem of the test splits."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from dagrpo.pipeline.declaration import DATA, KEPT_EVALUATION, RAW, RUN, Job
 from dagrpo.pipeline.stages import sample
+from dagrpo.utils.files import read_object
 
 
 def work(job: Job) -> None:
@@ -15,6 +18,15 @@ def work(job: Job) -> None:
     kept, initial = job.input("kept").parent, job.input("initial").parent
     checkpoint_of = job.shared.opened(lambda: opened_kept(attempts, kept, initial))
     sample.complete(job, attempts, checkpoint_of(job.output("completions").parent.name))
+
+
+def read_of_kept(inputs: Mapping[str, Sequence[Path]], outputs: Mapping[str, Path]) -> Mapping[Path, str]:
+    """Return the digest of the policy that is sampled, for the list of all: what else is kept changes none of its completions."""
+    from dagrpo.evaluation.config import STEP
+
+    (manifest,), policy = inputs["kept"], outputs["completions"].parent.name
+    kept = read_object(manifest)["policies"].get(policy.removeprefix(STEP))
+    return {} if kept is None else {manifest: kept["digest"]}
 
 
 STAGE = replace(
@@ -35,5 +47,6 @@ STAGE = replace(
     },
     spreads=("step", "task"),  # so that each policy answers all tasks before the next one
     seeded=lambda params, inputs: True,
+    reads_of=read_of_kept,
     label="kept policies, seed {seed}",
 )

@@ -1,7 +1,8 @@
 """Stage validate: policies to choose from complete the validation rows."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from dagrpo.pipeline.declaration import RAW, VALIDATION, Job, Params, Wildcards
 from dagrpo.pipeline.stages import sample, sample_kept
@@ -29,6 +30,14 @@ def raw(params: Params, wildcards: Wildcards) -> Iterable[str]:
     return sample.raw(params, {"task": wildcards["validated"]})
 
 
+def read_of(inputs: Mapping[str, Sequence[Path]], outputs: Mapping[str, Path]) -> Mapping[Path, str]:
+    """Return the digest of the kept policy that is sampled, for the list of all, and of the trained policy none: or nothing of the list."""
+    (kept,), (trained,) = inputs["kept"], inputs["trained"]
+    if outputs["completions"].parent.name == "trained":
+        return {kept: ""}
+    return {**sample_kept.read_of_kept(inputs, outputs), trained: ""}
+
+
 STAGE = replace(
     sample_kept.STAGE,
     name="validate",
@@ -45,5 +54,6 @@ STAGE = replace(
         "provenance": f"{VALIDATION}/provenance.json",
     },
     spreads=("candidate", "validated"),
+    reads_of=read_of,
     label="policies to choose from, seed {seed}",
 )
