@@ -24,6 +24,7 @@ from dagrpo.utils.files import sha256_of
 from dagrpo.utils.gpu_specs import gpu_named
 from dagrpo.utils.run_info import Account, write_account, write_times
 from dagrpo_plan import machine as machines
+from dagrpo_plan import times
 from dagrpo_plan.amounts import GIBIBYTE, Lengths, usual_prompt
 from dagrpo_plan.command import render_parts
 from dagrpo_plan.machine import Machine, Speed, machine_for, speed_of
@@ -84,12 +85,41 @@ def test_kept_policies_of_a_seed_take_as_long_as_sampling_as_often_but_start_one
     }
     made = {each.stage: each for each in plan_of(params_with(kept | {"experiment": seeds}), machine).times}
     sample, of_kept = made["sample"], made["sample_kept"]
-    assert (sample.runs, of_kept.runs) == (
-        4,
-        4,
-    )  # base and trained of two seeds, which are fine-tuned; two steps of each
+    assert (sample.runs, of_kept.runs) == (4, 2), (
+        "base and trained of two seeds, which are fine-tuned; all steps of each"
+    )
     assert sample.seconds is not None
     assert of_kept.seconds == pytest.approx(sample.seconds - 2 * START_SECONDS)
+
+
+def test_the_minutes_of_a_job_that_samples_several_policies_are_those_of_all(project: Path) -> None:
+    kept = {
+        "experiment": {"seeds": [0, 1]},
+        "data": {"held_out_validation": 10},
+        "training": {"keep_policies": {"every": 1}},
+        "evaluation": {"policies": ["base", "step_1", "step_2", "trained"], "choose": "best"},
+    }
+    params = params_with(kept)
+    steps, candidates = params.evaluation.steps(params.training), params.evaluation.candidates(params.training)
+    minutes = minutes_on(params, ["4090"])
+    for stage, policies in (("sample_kept", len(steps)), ("validate", len(candidates))):
+        (made,) = (each for each in plan_of(params, machine_for("4090", None)).times if each.stage == stage)
+        assert minutes[stage] == pytest.approx((made.seconds or 0) / 2 / 60)
+        recorded = times._recorded(stage, params, Measured(stages={stage: 10.0}))
+        assert recorded is not None, "a record for each policy and task"
+        assert (recorded.runs, recorded.seconds) == (2, 2 * 10.0 * policies * len(times._sampled(params, stage)))
+    one_start = START_SECONDS / 60
+    assert minutes["sample_kept"] - one_start == pytest.approx(len(steps) * (minutes["sample"] - one_start))
+
+
+def test_a_recorded_rating_counts_for_each_task_of_a_mixture(project: Path) -> None:
+    both = ["arithmetic", "gsm8k"]
+    params = params_with(
+        {"experiment": {"train": both, "evaluate": ["gsm8k"], "tasks": both}, "difficulty": {"samples": 2}}
+    )
+    recorded = times._recorded("difficulty", params, Measured(stages={"difficulty": 10.0}))
+    assert recorded is not None
+    assert recorded.seconds == 20.0
 
 
 def test_of_training_by_another_program_neither_memory_nor_time_is_reckoned(project: Path) -> None:
@@ -222,7 +252,7 @@ def test_a_choice_adds_each_candidate_on_the_validation_rows_and_one_policy_on_t
         for choose in (None, "best")
     )
     assert "validate" not in plain
-    assert (chosen["sample"].runs - plain["sample"].runs, chosen["validate"].runs) == (2, 2 * 3)
+    assert (chosen["sample"].runs - plain["sample"].runs, chosen["validate"].runs) == (2, 2)
     assert (chosen["validate"].seconds or 0) > 0
 
 

@@ -122,6 +122,7 @@ class Needs:
     memory_per_byte: float = 0.0  # bytes of memory per byte of the checkpoint that the job reads
     minutes: int = 60  # a limit for cluster schedulers, of one attempt
     minutes_per_gb: float = 0.0  # of the checkpoint that the job reads
+    checkpoint: str | None = None  # the name of the input that is meant; None: all together
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

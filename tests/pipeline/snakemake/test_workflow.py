@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from tests.everyday import everyday
 
+from dagrpo.config.overlay import merged
 from dagrpo.config.presets import composed, known
 from dagrpo.config.schema import parse
 from dagrpo.core.errors import UserError
@@ -18,6 +19,7 @@ from dagrpo.pipeline.override_runs import OverrideRun
 from dagrpo.pipeline.snakemake import workflow
 from dagrpo.pipeline.stages import all_stages
 from dagrpo.utils import slurm
+from dagrpo.utils.files import write_json
 from dagrpo_plan.outcome import minutes_on
 
 
@@ -99,7 +101,7 @@ def test_every_stage_of_every_machine_with_gpus_asks_for_one_node_and_four_cores
         assert rule.resources == ({"nodes": 1} if asked else {}), stage
         cores = {"score": 4, "choose": 4}.get(stage, 1)
         assert rule.threads(WILDCARDS) == (4 * asked if asked else cores), stage
-        assert rule.minutes(WILDCARDS, [], 1) <= 1440, stage
+        assert rule.minutes(WILDCARDS | {"seed": "0", "policy": "trained"}, [], 1) <= 1440, stage
 
 
 def test_a_job_has_the_minutes_of_the_plan_and_a_training_longer_than_its_retries_is_said(
@@ -125,6 +127,30 @@ def test_a_job_has_the_minutes_of_the_plan_and_a_training_longer_than_its_retrie
         f"4 jobs of runtime.job_minutes have 2 h 0 min: set --retries to {math.ceil(planned['train'] / 30) - 1}."
         in told
     )
+
+
+def test_a_job_that_samples_from_kept_policies_needs_what_one_of_them_needs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the checkpoints and differences among its inputs one policy at a time is loaded; choose writes one."""
+    monkeypatch.chdir(tmp_path)
+    given = {"training": {"keep_policies": {"every": 20}}, "evaluation": {"policies": {"every": 20}, "choose": "best"}}
+    params = parse(merged(given, {"data": {"held_out_validation": 10}, "training": {"steps": 60}}))
+    experiment = workflow.Experiment(params, OverrideRun(folder="mine", overrides={}))
+    run, size = Path("results/mine/runs/seed_0"), 4_000_000_000
+    for folder in ("sft", "initial", "kept", "exported", "policy"):
+        write_json(run / folder / "manifest.json", {"files": {"x": {"bytes": size, "sha256": "0" * 64}}})
+    given = WILDCARDS | {"seed": "0", "policy": "trained"}
+    asked = dict[str, tuple[int, int]]()
+    for stage in ("sample", "sample_kept", "validate", "export", "choose"):
+        rule = workflow.Rule([experiment], all_stages()[stage], has_gpus=True)
+        names = [name for name in rule.inputs if name not in ("test", "passages", "completions")]
+        paths = [rule.inputs[name](given) for name in names]
+        files = [path for each in paths for path in ([each] if isinstance(each, str) else each)]
+        asked[stage] = rule.memory(given, files, 1), rule.minutes(given, files, 1)
+    assert asked["sample"] == (4000 + 3 * 4000, 240 + 30 * 4)
+    assert asked["sample_kept"] == asked["validate"] == asked["sample"]
+    assert asked["choose"] == asked["export"] == (2000, 60 + 5 * 4)
 
 
 WILDCARDS = {"experiment": "mine"}

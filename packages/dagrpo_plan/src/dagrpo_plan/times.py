@@ -1,6 +1,6 @@
 """Duration of stages: recorded, or else estimated."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal
@@ -111,7 +111,7 @@ def seconds_of_stages(
     stages: dict[str, Callable[[Params, Models, Speed], StageSeconds]] = {SFT: _sft} if params.sft.steps else {}
     stages |= {DIFFICULTY: _difficulty} if params.difficulty.samples else {}
     stages |= {TRAIN: partial(train_seconds, longest=longest), SAMPLE: _sample}
-    stages |= {stage: partial(_sample, stage=stage) for stage in (SAMPLE_KEPT, VALIDATE) if _runs(stage, params)}
+    stages |= {stage: partial(_sample, stage=stage) for stage in (SAMPLE_KEPT, VALIDATE) if _policies(params, stage)}
     for stage, estimate in stages.items():
         recorded = _recorded(stage, params, measured)
         if recorded is not None:
@@ -123,8 +123,8 @@ def seconds_of_stages(
 def _recorded(stage: str, params: Params, measured: Measured) -> StageSeconds | None:
     """Return the duration by the record of an earlier run: of train by its steps, which may be more or fewer now."""
     runs, each = _runs(stage, params), measured.stages.get(stage)
-    if stage in (SAMPLE, SAMPLE_KEPT, VALIDATE) and each is not None:
-        each *= len(_evaluated(params, stage))  # a record for each task
+    if stage in (DIFFICULTY, SAMPLE, SAMPLE_KEPT, VALIDATE) and each is not None:
+        each *= len(_sampled(params, stage)) * _policies(params, stage)  # a record for each
     if stage == TRAIN and measured.steps:
         beside = START_SECONDS if measured.beside_steps is None else measured.beside_steps
         each = params.training.steps * sum(measured.steps.values()) + beside
@@ -143,11 +143,15 @@ def _recorded(stage: str, params: Params, measured: Measured) -> StageSeconds | 
 def _runs(stage: str, params: Params) -> int:
     seeds = len(params.experiment.seeds)
     of_base = seeds if params.sft.steps else 1  # without fine-tuning all seeds have the same base policy
-    of_kept = seeds * len(params.evaluation.steps(params.training))
-    of_candidates = seeds * len(params.evaluation.candidates(params.training))
     trained = seeds * (2 if params.evaluation.choose else 1)  # with the chosen one
-    runs = {DIFFICULTY: 1, SAMPLE: of_base + trained, SAMPLE_KEPT: of_kept, VALIDATE: of_candidates}
-    return runs.get(stage, seeds)
+    return {DIFFICULTY: 1, SAMPLE: of_base + trained}.get(stage, seeds)
+
+
+def _policies(params: Params, stage: str) -> int:
+    """Return how many policies each run samples from."""
+    evaluation, training = params.evaluation, params.training
+    several = {SAMPLE_KEPT: evaluation.steps(training), VALIDATE: evaluation.candidates(training)}
+    return len(several.get(stage, [stage]))
 
 
 def _estimated(stage: str, params: Params, steps: int, parts: Mapping[str, float], rate: float) -> StageSeconds:
@@ -318,7 +322,7 @@ def _waited_for(sampling: float, update: float, params: Params, speed: Speed) ->
 
 def _difficulty(params: Params, models: Models, speed: Speed) -> StageSeconds:
     lengths, samples = Lengths.of_training(params, models.policy.positions), params.difficulty.samples
-    tasks = params.experiment.train_tasks
+    tasks = _sampled(params, DIFFICULTY)
     seconds = [_of_split(params, models, speed, task, "train", lengths, samples) for task in tasks]
     known = [each for each in seconds if each is not None]
     total = START_SECONDS + sum(known) if len(known) == len(seconds) else None
@@ -329,13 +333,13 @@ def _sample(params: Params, models: Models, speed: Speed, *, stage: str = SAMPLE
     """Estimate the evaluation: a greedy completion of each problem, samples, and one without the problem's pictures."""
     sampling, seconds = params.evaluation.sampling, list[float | None]()
     split = "validation" if stage == VALIDATE else "test"
-    for task in _evaluated(params, stage):
+    for task in _sampled(params, stage):
         lengths = Lengths.of_evaluation(params, task, models.policy.positions)
         samples = 1 + sampling.samples + (get_task(task).images and sampling.without_pictures and stage != VALIDATE)
         seconds.append(_of_split(params, models, speed, task, split, lengths, samples, sampling.max_problems))
     known, runs = [each for each in seconds if each is not None], _runs(stage, params)
-    starts = runs if stage == SAMPLE else len(params.experiment.seeds)  # kept policies of a seed share an engine
-    total = starts * START_SECONDS + runs * sum(known) if len(known) == len(seconds) else None
+    each = START_SECONDS + _policies(params, stage) * sum(known)  # kept policies of a seed share an engine
+    total = runs * each if len(known) == len(seconds) else None
     return StageSeconds(stage=stage, seconds=total, how="estimated", runs=runs)
 
 
@@ -358,7 +362,10 @@ def _of_split(
     return sampling_seconds(params, models, speed, engine=engine, lengths=lengths, **numbers)
 
 
-def _evaluated(params: Params, stage: str = SAMPLE) -> list[str]:
+def _sampled(params: Params, stage: str) -> Sequence[str]:
+    """Return the tasks whose problems a stage answers."""
+    if stage == DIFFICULTY:
+        return params.experiment.train_tasks
     if stage == VALIDATE:
         return params.evaluation.validated(params.experiment, params.data)
     return [task for task in params.experiment.evaluate if params.evaluation.oracles or not get_task(task).oracle]

@@ -346,16 +346,21 @@ class Rule:
 
     def memory(self, wildcards: Mapping[str, str], input: Sequence[object], attempt: int) -> int:
         """Return megabytes: a fixed part, and a multiple of the checkpoint that the job reads, once that is known."""
-        return job_files.memory_mb(self._needs(wildcards), [str(path) for path in input], attempt)
+        return job_files.memory_mb(self._needs(wildcards), self._checkpoints(wildcards, input), attempt)
 
     def minutes(self, wildcards: Mapping[str, str], input: Sequence[object], attempt: int) -> int:
         """Return the time limit of one attempt, by the plan if SLURM names its GPUs. A stage with steps resumes."""
         experiment = self._of(wildcards)
-        limit = job_files.minutes(self._needs(wildcards), [str(path) for path in input])
+        limit = job_files.minutes(self._needs(wildcards), self._checkpoints(wildcards, input))
         if (planned := experiment.planned_minutes.get(self.name)) is not None:
             limit = ceil(PLANNED_TIMES * planned) + MINUTES_BESIDE
         longest = experiment.params.runtime.job_minutes // stages_of_a_job(self.name)
         return min(limit if self._stage.extends else limit * attempt, longest)
+
+    def _checkpoints(self, wildcards: Mapping[str, str], input: Sequence[object]) -> list[str]:
+        name = self._needs(wildcards).checkpoint
+        paths = input if name is None else self.inputs[name](wildcards)
+        return [paths] if isinstance(paths, str) else [str(path) for path in paths]
 
     def arguments(self, wildcards: Mapping[str, str], input: Any, output: Any) -> str:
         """Return the rest of a command line. Snakemake compares none of it: it follows from the files, or changes no result."""

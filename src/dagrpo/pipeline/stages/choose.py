@@ -1,7 +1,9 @@
 """Stage choose: the policy with the best score on the validation rows."""
 
+from dataclasses import replace
+
 from dagrpo.pipeline.declaration import RUN, VALIDATION, Job, Stage
-from dagrpo.pipeline.stages import score
+from dagrpo.pipeline.stages import export, score
 
 CHOICE = f"{RUN}/chosen/choice.json"
 
@@ -44,7 +46,7 @@ STAGE = Stage(
         "choice": CHOICE,
         "provenance": f"{RUN}/chosen/provenance.json",
     },
-    needs=score.STAGE.needs,
+    needs=lambda runtime: replace(export.STAGE.needs(runtime), beside=score.GRADERS, checkpoint="trained"),
     wanted=lambda params: params.evaluation.choose is not None,
     computes=True,
     label="seed {seed}",

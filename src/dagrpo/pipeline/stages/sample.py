@@ -77,9 +77,8 @@ def seeded(params: Mapping[str, Any], inputs: Mapping[str, Sequence[Path]]) -> b
 
 def needs(runtime: Runtime) -> Needs:
     engine = runtime.engine
-    return Needs(
-        beside=engine.all_threads, gpus=engine.gpus, memory_mb=4000, memory_per_byte=3, minutes=240, minutes_per_gb=30
-    )
+    resources = {"memory_mb": 4000, "memory_per_byte": 3, "minutes": 240, "minutes_per_gb": 30}
+    return Needs(beside=engine.all_threads, gpus=engine.gpus, checkpoint="model", **resources)
 
 
 STAGE = Stage(
