@@ -45,7 +45,11 @@ def test_another_ratio_is_another_job_of_sft_and_train_alone() -> None:
 def test_what_the_stages_record_is_together_the_whole_of_the_parameters(train: object) -> None:
     params = _params(train)
     recorded = [own_params(params, stage) for stage in all_stages().values()]
-    assert parse(reduce(merged, recorded)) == params
+    whole = parse(reduce(merged, recorded))
+    assert [own_params(whole, stage) for stage in all_stages().values()] == recorded
+    assert whole.experiment.shares == params.experiment.shares
+    given = {"experiment": {"train": params.experiment.train}}
+    assert parse(merged(whole.model_dump(), given)) == params
     prepared = own_params(params, all_stages()["prepare"])
     assert parse(merged(BOTH, prepared)).experiment.train_tasks == params.experiment.train_tasks
     wrong = merged(params.model_dump(), {"experiment": {"train_tasks": ["gsm8k", "larger"]}})
@@ -131,6 +135,26 @@ def test_the_order_in_which_the_tasks_of_a_mixture_are_written_changes_nothing()
     one, other = (_params(train) for train in ({"gsm8k": 1, "arithmetic": 2}, {"arithmetic": 2, "gsm8k": 1}))
     assert configuration_digest(one) == configuration_digest(other)
     assert _read(one) == _read(other)
+
+
+@pytest.mark.parametrize(
+    ("recorded", "others"),
+    [
+        ("gsm8k", [["gsm8k"], {"gsm8k": 0.3}]),
+        (["arithmetic", "gsm8k"], [["gsm8k", "arithmetic"]]),
+        ({"arithmetic": 1, "gsm8k": 1}, [{"gsm8k": 0.5, "arithmetic": 0.5}, {"gsm8k": 1e-3, "arithmetic": 1e-3}]),
+        ({"arithmetic": 1, "gsm8k": 2}, [{"gsm8k": 0.2, "arithmetic": 0.1}, {"gsm8k": 1e6, "arithmetic": 5e5}]),
+        ({"arithmetic": 2, "gsm8k": 3}, [{"gsm8k": 0.6, "arithmetic": 0.4}]),
+        ({"arithmetic": 1, "gsm8k": 0}, [{"gsm8k": 0, "arithmetic": 0.7}]),
+        ({"arithmetic": 1, "gsm8k": 1 / 3}, [{"gsm8k": 1 / 3, "arithmetic": 1}]),
+    ],
+)
+def test_mixtures_that_give_the_same_batches_are_recorded_alike(recorded: object, others: list[object]) -> None:
+    known = {"experiment": BOTH["experiment"] | ({"evaluate": ["arithmetic"], "tasks": ["arithmetic", "gsm8k"]})}
+    for train in (recorded, *others):
+        params = parse(merged(Params().model_dump(), merged(known, {"experiment": {"train": train}})))
+        for stage in ("sft", "train"):
+            assert own_params(params, all_stages()[stage])["experiment"] == {"train": recorded}
 
 
 @pytest.mark.parametrize(

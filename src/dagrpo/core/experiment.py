@@ -4,6 +4,8 @@ The workflow reads it to lay out the DAG; of the stages only prepare does.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from fractions import Fraction
+from math import gcd, lcm
 from typing import Annotated, Any, Self, TypeVar
 
 from pydantic import Discriminator, Field, Tag, model_validator
@@ -15,7 +17,8 @@ Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.-]*(~[a-z0-9_]+)?$", max
 TaskName = Annotated[str, Field(pattern=r"^[a-z0-9][A-Za-z0-9_.-]*$", max_length=64)]  # also my_lab.capitals.TASK
 
 Tasks = Annotated[list[TaskName], Field(min_length=1, max_length=100)]
-RelativeShare = Annotated[float, Field(ge=0, le=1_000_000)]
+MOST = 1_000_000  # of a share
+RelativeShare = Annotated[float, Field(ge=0, le=MOST)]
 Shares = Annotated[dict[TaskName, RelativeShare], Field(min_length=1, max_length=100)]
 Train = str | Sequence[str] | Mapping[str, float]
 T = TypeVar("T")
@@ -36,6 +39,22 @@ def shares_of(train: Train) -> dict[str, float]:
         return {}
     whole = sum(train.values())
     return {task: share / whole for task, share in sorted(train.items()) if share / whole}
+
+
+def in_lowest_terms(train: Train) -> Train:
+    """Return the one value of all that give the same batches: a name alone, sorted names, or shares as the smallest whole numbers.
+
+    Shares whose numbers would be too large stay as they are.
+    """
+    if len(tasks_of(train)) == 1:
+        return tasks_of(train)[0]
+    if not isinstance(train, Mapping):
+        return list(tasks_of(train))
+    shares = {task: Fraction(str(train[task])) for task in tasks_of(train)}
+    scale = lcm(*(share.denominator for share in shares.values()))
+    numbers = {task: int(share * scale) for task, share in shares.items()}
+    whole = {task: number // gcd(*numbers.values()) for task, number in numbers.items()}
+    return {task: float(number) for task, number in whole.items()} if max(whole.values()) <= MOST else train
 
 
 def learned(train: Train, values: Sequence[T]) -> dict[str, T]:

@@ -14,6 +14,7 @@ from dagrpo.config.overlay import configuration_of
 from dagrpo.config.schema import Params, all_keys
 from dagrpo.config.selection import named_code, selected_modules
 from dagrpo.core.errors import UserError, nearest
+from dagrpo.core.experiment import in_lowest_terms
 from dagrpo.pipeline.declaration import RAW, Needs, Stage, names_in, patterns_of
 from dagrpo.pipeline.identity import code_digests, code_of
 from dagrpo.utils.files import digest_of, json_text, read_object, write_json
@@ -26,6 +27,7 @@ NOT_DATA = frozenset({"script"})
 def own_params(params: Params, stage: Stage) -> dict[str, Any]:
     """Return the parameters that a stage reads, nested as in params.yaml."""
     values = params.model_dump()
+    values["experiment"]["train"] = in_lowest_terms(params.experiment.train)
     values["experiment"]["train_tasks"] = list(
         params.experiment.train_tasks
     )  # for what does not depend on their shares
