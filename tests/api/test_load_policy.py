@@ -92,6 +92,10 @@ def test_the_policy_of_a_kept_step_is_named_with_an_at(project: Path, kept: Path
         ("seed_1@4", r"seed_1 has kept no policy of step 4, nor of any other step: training\.keep_policies"),
         ("seed_0@last", r"'last' is no policy of .*seed_0: write a kept step, such as .*seed_0@40, or base, trained"),
         ("seed_0@", r"'' is no policy"),
+        ("seed_0@step_\u0664", "is no policy"),
+        ("seed_0@\u0664", "is no policy"),
+        ("seed_0@0", "is no policy"),
+        ("seed_0@123456789", "is no policy"),
         ("seed_0/exported@2", r"exported is the folder of one checkpoint"),
     ],
 )
@@ -105,7 +109,7 @@ def test_a_step_that_is_not_kept_is_refused_with_those_that_are(
 def test_a_folder_with_an_at_in_its_name_is_that_folder(tmp_path: Path) -> None:
     (tmp_path / "model@40").mkdir()
     assert split_policy(str(tmp_path / "model@40")) == (str(tmp_path / "model@40"), None)
-    assert split_policy("tiny@0040") == ("tiny", "step_40")
+    assert split_policy("tiny@0040") == split_policy("tiny@step_0040") == ("tiny", "step_40")
 
 
 def test_a_folder_that_is_no_checkpoint_or_one_of_another_layout_is_refused(project: Path) -> None:

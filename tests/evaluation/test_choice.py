@@ -1,5 +1,6 @@
 """The choice of a policy by validation rows, and its interval."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import torch
 from tests.evaluation.test_sampling import SHAPE
 from tests.report.synthetic import sampled_completions
 
+import dagrpo.evaluation.choice as choice_module
 from dagrpo.checkpoints.config import Checkpoint
 from dagrpo.checkpoints.convert import convert
 from dagrpo.checkpoints.kept import write
@@ -16,14 +18,14 @@ from dagrpo.checkpoints.manifest import verify
 from dagrpo.checkpoints.source import open_tensors
 from dagrpo.config.schema import parse
 from dagrpo.core.errors import UserError
-from dagrpo.evaluation.choice import Choice, choose, chosen_by, sentence, spread_of, with_choice
+from dagrpo.evaluation.choice import Choice, choose, chosen_by, read_choice, sentence, spread_of, with_choice
 from dagrpo.evaluation.config import Scoring
 from dagrpo.evaluation.statistics import Estimate, Floats, Resampling, wilson
 from dagrpo.models.fresh import make_fresh
 from dagrpo.pipeline.declaration import Job
 from dagrpo.pipeline.stages import choose as choose_stage
 from dagrpo.trainer.config.runtime import Runtime
-from dagrpo.utils.files import read_json
+from dagrpo.utils.files import read_json, write_json
 from dagrpo.utils.tables import write_parquet
 
 RESAMPLING = Resampling(confidence=0.95, draws=200, seed=0)
@@ -126,7 +128,10 @@ def test_a_policy_is_chosen_from_completions_and_a_sentence_says_how(tmp_path: P
         for policy, accuracy in accuracies.items():
             paths.append(tmp_path / "validation" / task / policy / "completions.parquet")
             write_parquet(paths[-1], sampled_completions(task, 20, 2, accuracy, np.random.default_rng(0)))
-    choice = chosen_by(paths, Scoring(bootstrap_draws=200))
+    written = chosen_by(paths, Scoring(bootstrap_draws=200))
+    write_json(tmp_path / "choice.json", written)
+    choice = read_choice(tmp_path / "choice.json")
+    assert choice == read_json(tmp_path / "choice.json")
     assert choice["policy"] == "step_80"
     assert [each["policy"] for each in choice["candidates"]] == ["step_9", "step_80", "trained"]
     best = choice["candidates"][1]
@@ -135,6 +140,58 @@ def test_a_policy_is_chosen_from_completions_and_a_sentence_says_how(tmp_path: P
     assert sentence(choice).startswith(
         "The policy after step 80 is the best of 3 by greedy accuracy on validation rows (20 of gsm8k, 20 of math)"
     )
+
+
+ESTIMATE = {"problems": 64, "value": 0.5, "low": 0.4, "high": 0.6}
+CANDIDATE = {"policy": "step_4", "score": 0.5, "share": 1, "tasks": {"sums": ESTIMATE}}
+WRITTEN = {"policy": "step_4", "candidates": [CANDIDATE], "draws": [0], "means": {"sums": {"greedy": [0.5]}}}
+EVIL = "<img src=x onerror=alert(1)> [click](http://x)"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {},
+        [],
+        {**WRITTEN, "more": 1},
+        {**WRITTEN, "policy": "step_2"},
+        {**WRITTEN, "draws": [1]},
+        {**WRITTEN, "draws": [-1]},
+        {**WRITTEN, "draws": []},
+        {**WRITTEN, "means": {"sums": {"greedy": [0.5, 0.5]}}},
+        {**WRITTEN, "means": {"sums": {"greedy": [float("nan")]}}},
+        {**WRITTEN, "means": {EVIL: {"greedy": [0.5]}}},
+        {**WRITTEN, "means": {"other": {"greedy": [0.5]}}},
+        {**WRITTEN, "means": {"sums": {}}},
+        {**WRITTEN, "candidates": [CANDIDATE, CANDIDATE], "means": {"sums": {"greedy": [0.5, 0.5]}}},
+        *(
+            {**WRITTEN, "candidates": [{**CANDIDATE, **own}]}
+            for own in (
+                {"tasks": {EVIL: ESTIMATE}},
+                {"tasks": {}},
+                {"policy": EVIL},
+                {"policy": "base"},
+                {"score": 9.0},
+                {"share": "1"},
+            )
+        ),
+    ],
+)
+def test_a_file_that_the_stage_does_not_write_is_refused(content: Any, tmp_path: Path) -> None:
+    path = tmp_path / "choice.json"
+    write_json(path, WRITTEN)
+    assert read_choice(path) == WRITTEN
+    path.write_text(json.dumps(content))
+    with pytest.raises(UserError):
+        read_choice(path)
+
+
+def test_a_padded_file_is_refused_before_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "choice.json"
+    path.write_text(json.dumps(WRITTEN) + " " * 1000)
+    monkeypatch.setattr(choice_module, "LARGEST", 1000)
+    with pytest.raises(UserError, match=r"choice\.json has more than 1,000 bytes"):
+        read_choice(path)
 
 
 CHOOSES = {
@@ -170,7 +227,7 @@ def test_a_task_with_validation_rows_of_its_own_needs_none_held_out_and_one_for_
     assert not parse({"data": {"held_out_validation": 8}}).data.has_validation("math_500")
 
 
-@pytest.mark.parametrize(("best", "weights"), [("step_2", "exported"), ("trained", "other")])
+@pytest.mark.parametrize(("best", "weights"), [("step_2", "other"), ("trained", "exported")])
 def test_the_stage_writes_the_chosen_policy_with_its_weights_and_says_how(
     best: str, weights: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -179,7 +236,7 @@ def test_the_stage_writes_the_chosen_policy_with_its_weights_and_says_how(
     for name, seed in (("exported", 1), ("other", 2), ("sft", 3)):
         make_fresh(run / name, SHAPE.model_copy(update={"seed": seed}), torch.float32)
     convert(run / "sft", run / "initial", Checkpoint(format="dcp"))
-    write(run / "kept", run / "initial", 2, open_tensors(run / "exported"))
+    write(run / "kept", run / "initial", 2, open_tensors(run / "other"))
     paths = [run / f"validation/sums/{policy}/completions.parquet" for policy in ("step_2", "trained")]
     for path in paths:
         accuracy = 0.9 if path.parent.name == best else 0.1
@@ -190,7 +247,7 @@ def test_the_stage_writes_the_chosen_policy_with_its_weights_and_says_how(
         experiment="tiny",
         overrides={},
         seed=0,
-        inputs={**inputs, "trained": [run / "other/manifest.json"], "completions": paths},
+        inputs={**inputs, "trained": [run / "exported/manifest.json"], "completions": paths},
         outputs={"manifest": run / "chosen/manifest.json", "choice": run / "chosen/choice.json"},
         params={"evaluation": {"scoring": Scoring(bootstrap_draws=200).model_dump()}},
         runtime=Runtime(),
@@ -201,4 +258,9 @@ def test_the_stage_writes_the_chosen_policy_with_its_weights_and_says_how(
     choose_stage.work(job)
     assert verify(run / "chosen").tensors == verify(run / weights).tensors
     assert verify(run / "chosen").format == "huggingface"
-    assert read_json(run / "chosen/choice.json")["policy"] == best
+    choice = read_choice(run / "chosen/choice.json")
+    assert choice["policy"] == best
+    other = "trained" if best == "step_2" else "step_2"
+    write_json(run / "chosen/choice.json", {**choice, "policy": other})
+    with pytest.raises(UserError, match=f"says that {other} was chosen, .* other weights: run the stage choose again"):
+        read_choice(run / "chosen/choice.json")

@@ -5,6 +5,7 @@ import re
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
+from math import hypot
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from typer.testing import CliRunner
 from dagrpo.cli.application import app
 from dagrpo.core.errors import UserError
 from dagrpo.core.trajectory import GREEDY
+from dagrpo.evaluation.choice import with_choice
 from dagrpo.evaluation.outcomes import WITHOUT_PICTURES
 from dagrpo.utils.console import plain_console
 from dagrpo.utils.files import read_json, write_json
@@ -124,6 +126,40 @@ def test_an_at_names_the_policy_of_a_step_also_two_of_one_experiment(results: Pa
     assert compare(["one@base", "results/two@40"]).names == ("one@base", "two@40")
     with pytest.raises(UserError, match=r"results/one has no scores of step_40: add it to evaluation\.policies"):
         compare(["one@40", "two@40"])
+
+
+def test_the_chosen_policy_has_the_choice_in_its_intervals_on_either_side(results: Path) -> None:
+    estimate = {"problems": 64, "value": 0.5, "low": 0.4, "high": 0.6}
+    candidates = [
+        {"policy": policy, "score": 0.5, "share": 0.5, "tasks": {"arithmetic": estimate}}
+        for policy in ("step_40", "trained")
+    ]
+    choice = {
+        "policy": "step_40",
+        "candidates": candidates,
+        "draws": [0, 1],
+        "means": {"arithmetic": {"greedy": [0.375, 0.625]}},
+    }
+    for run in results.glob("*/runs/*"):
+        shutil.copytree(run / "eval/arithmetic/trained", run / "eval/arithmetic/chosen")
+        write_json(run / "chosen/choice.json", choice)
+    (plain,), (pair,), (back,), (both,) = (
+        compare(names).pairs
+        for names in (
+            ["two@base", "two"],
+            ["two@base", "two@chosen"],
+            ["two@chosen", "two@base"],
+            ["one@chosen", "two@chosen"],
+        )
+    )
+    greedy, held, turned = plain.metrics[0], pair.metrics[0], back.metrics[0]
+    assert held.first == greedy.first
+    assert held.second == turned.first == with_choice(greedy.second, 0.125, 0.95)
+    assert held.difference == with_choice(greedy.difference, 0.125, 0.95, (-1, 1))
+    assert turned.difference.high == pytest.approx(-held.difference.low)
+    (alone,) = compare(["one", "two"]).pairs
+    assert both.metrics[0].difference == with_choice(alone.metrics[0].difference, hypot(0.125, 0.125), 0.95, (-1, 1))
+    assert pair.metrics[1] == plain.metrics[1], "a metric without a spread stays as it is"
 
 
 def test_the_command_writes_a_table_json_and_a_page(results: Path, tmp_path: Path) -> None:

@@ -134,12 +134,21 @@ def test_the_card_of_a_kept_step_has_its_step_its_weights_and_its_own_scores_or_
     assert "publisher named" not in _card()
 
 
+def test_the_card_of_the_base_policy_says_that_it_was_not_trained_with_grpo() -> None:
+    card = _card("base", RUN / "sft", training={"steps": 200})
+    assert "the policy from which GRPO on arithmetic starts" in card
+    assert "trained with GRPO" not in card
+    assert "step base" not in card
+    assert "reinforcement-learning" not in card
+    assert "trained with GRPO on arithmetic" in _card()
+
+
 def test_the_card_of_the_chosen_policy_says_how_it_was_chosen() -> None:
     estimate = {"problems": 64, "value": 0.5, "low": 0.4, "high": 0.6}
     candidate = {"policy": "step_40", "score": 0.5, "share": 0.75, "tasks": {"arithmetic": estimate}}
     choice = {
         "policy": "step_40",
-        "candidates": [candidate],
+        "candidates": [candidate, {**candidate, "policy": "trained", "share": 0.25}],
         "draws": [0, 1],
         "means": {"arithmetic": {"greedy": [0.5, 0.52]}},
     }
@@ -149,5 +158,5 @@ def test_the_card_of_the_chosen_policy_says_how_it_was_chosen() -> None:
     write_json(RUN / "eval/arithmetic/chosen/scores.json", scores)
     card = _card("chosen", training={"steps": 200})
     assert "interval 24.9 to 75.1)" in card, "0.25 and 1.96 * 0.01 by squares"
-    assert "The policy after step 40 is the best of 1 by greedy accuracy on validation rows (64 of arithmetic)" in card
+    assert "The policy after step 40 is the best of 2 by greedy accuracy on validation rows (64 of arithmetic)" in card
     assert "by a standard deviation of 1.0 points on arithmetic: its intervals hold that." in card

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 Which = Literal["trained", "base", "chosen"]
-STEP = re.compile(r"step_(\d+)")  # a policy's name
+STEP = re.compile(r"step_([1-9][0-9]{0,7})")  # a policy's name
 
 
 def load_policy(
@@ -84,7 +84,7 @@ def split_policy(text: str) -> tuple[str, str | None]:
     run, at, word = text.rpartition("@")
     if not at or Path(text).exists():
         return text, None
-    policy = f"step_{int(word)}" if word.isdecimal() else word
+    policy = re.sub("^(step_)?0*(?=[1-9])", "step_", word)
     if policy not in POLICIES and not STEP.fullmatch(policy):
         raise UserError(
             f"{text}: {word!r} is no policy of {run}: write a kept step, such as {run}@40, or {', '.join(POLICIES)}."

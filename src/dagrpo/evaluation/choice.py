@@ -14,17 +14,27 @@ from dataclasses import dataclass
 from math import hypot
 from pathlib import Path
 from statistics import NormalDist
-from typing import Any
+from typing import Annotated, Any, Self
 
 import numpy as np
+from pydantic import Field, ValidationError, model_validator
 
+from dagrpo.core.errors import UserError
+from dagrpo.core.escape import brief
+from dagrpo.core.experiment import TaskName
+from dagrpo.core.section import Section
 from dagrpo.evaluation.config import STEP, Scoring
 from dagrpo.evaluation.outcomes import outcomes, values_per_problem
 from dagrpo.evaluation.scoring import resampling_of, score
 from dagrpo.evaluation.statistics import DRAWN_AT_ONCE, Estimate, Floats, Resampling
+from dagrpo.utils.files import read_json
+from dagrpo.utils.manifest import MANIFEST
 
 BY = "greedy"  # the metric that a policy is chosen by
 DECIMALS = 12  # scores that differ by rounding are equal
+LARGEST = 64 << 20  # bytes of choice.json
+Share = Annotated[float, Field(ge=0, le=1)]
+CandidateName = Annotated[str, Field(pattern=r"^(trained|step_[1-9][0-9]{0,7})$")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +96,8 @@ def with_choice(
     estimate: Estimate, spread: float, confidence: float, bounds: tuple[float, float] = (0.0, 1.0)
 ) -> Estimate:
     """Return the estimate with the interval of training and choosing: wider than that of the chosen policy alone, by its spread."""
+    if not spread:
+        return estimate  # to the last bit
     half, value = NormalDist().inv_cdf((1 + confidence) / 2) * spread, estimate.value
     low, high = value - hypot(value - estimate.low, half), value + hypot(estimate.high - value, half)
     return Estimate(value=value, low=max(low, bounds[0]), high=min(high, bounds[1]))
@@ -121,6 +133,75 @@ def chosen_by(completions: Sequence[Path], scoring: Scoring) -> dict[str, Any]:
 
 def _place(policy: str) -> tuple[bool, int]:
     return (False, int(policy.removeprefix(STEP))) if policy.startswith(STEP) else (True, 0)
+
+
+class _Score(Section):
+    problems: Annotated[int, Field(ge=1)]
+    value: Share
+    low: Share
+    high: Share
+
+
+class _Candidate(Section):
+    policy: CandidateName
+    score: Share
+    share: Share
+    tasks: Annotated[dict[TaskName, _Score], Field(min_length=1)]
+
+
+class _Written(Section):
+    """The content of choice.json."""
+
+    policy: CandidateName
+    candidates: list[_Candidate]
+    draws: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]
+    means: dict[TaskName, dict[str, list[Share]]]
+
+    @model_validator(mode="after")
+    def _agrees(self) -> Self:
+        policies = {each.policy for each in self.candidates}
+        count = len(self.candidates)
+        if (
+            len(policies) < count
+            or self.policy not in policies
+            or max(self.draws) >= count
+            or any(self.means.keys() != each.tasks.keys() for each in self.candidates)
+            or any(BY not in own or {*map(len, own.values())} != {count} for own in self.means.values())
+        ):
+            raise ValueError("its policy, candidates, draws and means do not belong together")
+        return self
+
+
+def read_choice(path: Path) -> dict[str, Any]:
+    """Read choice.json. Raises UserError if the stage choose did not write it, or another policy's weights are beside it.
+
+    These are compared by the digests of kept/ or exported/ of the run, if they are there.
+    """
+    from dagrpo.checkpoints.kept import read_kept
+    from dagrpo.checkpoints.manifest import tensor_digest_of
+
+    if path.is_file() and path.stat().st_size > LARGEST:
+        raise UserError(f"{path} has more than {LARGEST:,} bytes: run the stage choose again.")
+    content = read_json(path)
+    try:
+        policy = _Written.model_validate(content).policy
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise UserError(
+            f"{path} does not say how a policy was chosen ({brief(first['loc'])}: {first['msg']}): run the stage choose again."
+        ) from None
+    folder = path.parents[1] / ("kept" if policy.startswith(STEP) else "exported")
+    if (folder / MANIFEST).is_file():
+        if policy.startswith(STEP):
+            kept = read_kept(folder).policies.get(int(policy.removeprefix(STEP)))
+            digest = kept and kept.digest
+        else:
+            digest = tensor_digest_of(folder)
+        if digest != tensor_digest_of(path.parent):
+            raise UserError(
+                f"{path} says that {policy} was chosen, but beside it are other weights: run the stage choose again."
+            )
+    return dict(content)
 
 
 def sentence(choice: Mapping[str, Any]) -> str:

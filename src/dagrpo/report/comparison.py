@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import hypot
 from typing import Any
 
 import numpy as np
@@ -96,18 +97,30 @@ def compare_chosen(inputs: Inputs) -> list[TaskComparison]:
 
 def _with_choice(comparison: TaskComparison, choices: Sequence[Mapping[str, Any]]) -> TaskComparison:
     def held(metric: MetricComparison, own: Sequence[Mapping[str, Any]]) -> MetricComparison:
-        spread = spread_of(own, comparison.task, metric.name)
-        return replace(
-            metric,
-            second=with_choice(metric.second, spread, comparison.confidence),
-            difference=with_choice(metric.difference, spread, comparison.confidence, bounds=(-1.0, 1.0)),
-        )
+        return with_choices(metric, comparison.task, comparison.confidence, (), own)
 
     by_seed = zip(comparison.greedy_by_seed, choices, strict=True)
     return replace(
         comparison,
         metrics=tuple(held(metric, choices) for metric in comparison.metrics),
         greedy_by_seed=tuple(held(metric, [own]) for metric, own in by_seed),
+    )
+
+
+def with_choices(
+    metric: MetricComparison,
+    task: str,
+    confidence: float,
+    first: Sequence[Mapping[str, Any]],
+    second: Sequence[Mapping[str, Any]],
+) -> MetricComparison:
+    """Return a metric with the choices of both policies in its intervals, as if they were independent; none of a policy not chosen."""
+    one, other = (spread_of(own, task, metric.name) for own in (first, second))
+    return replace(
+        metric,
+        first=with_choice(metric.first, one, confidence),
+        second=with_choice(metric.second, other, confidence),
+        difference=with_choice(metric.difference, hypot(one, other), confidence, bounds=(-1.0, 1.0)),
     )
 
 

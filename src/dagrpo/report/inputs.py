@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
+from dagrpo.evaluation.choice import read_choice
 from dagrpo.evaluation.config import STEP
 from dagrpo.evaluation.held_out_table import HELD_OUT
 from dagrpo.evaluation.outcomes import SCORES, Outcomes, outcomes, outcomes_by, scorers_of
@@ -113,7 +114,7 @@ def read_inputs(
         pictures=Pictures(splits),
         kinds=Kinds(splits),
         tokenizer=tokenizer,
-        choices={_seed(path): read_object(path) for path in choices},
+        choices={_seed(path): read_choice(path) for path in choices},
     )
 
 

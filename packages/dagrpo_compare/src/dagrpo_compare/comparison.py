@@ -2,9 +2,9 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -12,13 +12,15 @@ from dagrpo.api.policy import split_policy
 from dagrpo.config.overlay import flat
 from dagrpo.core.errors import UserError, nearest
 from dagrpo.core.trajectory import GREEDY
+from dagrpo.evaluation.choice import read_choice
+from dagrpo.evaluation.config import CHOSEN
 from dagrpo.evaluation.outcomes import values_per_problem
 from dagrpo.evaluation.statistics import Floats, Resampling
 from dagrpo.pipeline import dag
 from dagrpo.pipeline.changes.executions import ExecutionRecord, all_records
 from dagrpo.pipeline.job_files import recorded_code
 from dagrpo.pipeline.record import in_any_experiment
-from dagrpo.report.comparison import MetricComparison, compared
+from dagrpo.report.comparison import MetricComparison, compared, with_choices
 from dagrpo.report.inputs import Evaluation, Variant, evaluation_key, read_evaluation
 from dagrpo.utils.files import canonical_json
 
@@ -46,6 +48,7 @@ class Evaluated:
 
     name: str  # of the experiment, with that of a policy that is named with it
     evaluations: Mapping[str, Mapping[int, Evaluation]]  # by task, then by seed; a task's seeds met the same problems
+    choices: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)  # by seed, of the chosen policy
 
     @property
     def tasks(self) -> list[str]:
@@ -92,11 +95,14 @@ def read_evaluated(name: str, policy: str) -> Evaluated:
         names = {path.parts[1] for path in RESULTS.glob("*/runs/*/eval/*/*/scores.parquet")}
         raise UserError(f"There is no experiment `{name}` with scores in {RESULTS}: {nearest(folder.name, names)}.")
     evaluations: dict[str, dict[int, Evaluation]] = {}
+    choices = dict[int, dict[str, Any]]()
     for path in files:
         task, _, seed = evaluation_key(path)
+        if policy == CHOSEN and seed not in choices:
+            choices[seed] = read_choice(path.parents[3] / "chosen/choice.json")
         evaluations.setdefault(task, {})[seed] = read_evaluation(path, path.with_name("scores.json"))
     own = f"@{other.removeprefix('step_')}" if other else ""
-    return Evaluated(name=f"{folder.name}{own}", evaluations=evaluations)
+    return Evaluated(name=f"{folder.name}{own}", evaluations=evaluations, choices=choices)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,6 +154,7 @@ def _pair(first: Evaluated, second: Evaluated, task: str) -> TaskPair:
     resampling = first.resampling(task)
     seeds, shared = shared_by(first, second, task)
     ones, others = (values_of(each, task, seeds, shared) for each in (first, second))
+    chosen = [[each.choices[seed] for seed in seeds or each.choices if each.choices] for each in (first, second)]
     return TaskPair(
         task=task,
         first=first.name,
@@ -157,7 +164,7 @@ def _pair(first: Evaluated, second: Evaluated, task: str) -> TaskPair:
         seeds=seeds,
         confidence=resampling.confidence,
         metrics=tuple(
-            compared(name, ones[name], others[name], resampling)
+            with_choices(compared(name, ones[name], others[name], resampling), task, resampling.confidence, *chosen)
             for name in ones
             if name in others and name != "pass_at_1"  # that is mean@k
         ),

@@ -11,7 +11,7 @@ from dagrpo.checkpoints.manifest import tensor_digest_of
 from dagrpo.config.overlay import configuration_of
 from dagrpo.core.escape import one_line
 from dagrpo.data.task import get_task
-from dagrpo.evaluation.choice import sentence, spread_of, with_choice
+from dagrpo.evaluation.choice import read_choice, sentence, spread_of, with_choice
 from dagrpo.evaluation.config import CHOSEN
 from dagrpo.evaluation.statistics import Estimate
 from dagrpo.pipeline.accepted import acceptances_of
@@ -74,11 +74,11 @@ class Publication:
 
     @property
     def origin(self) -> str:
-        """Return which step's policy it is, and why this one; "" for the last one."""
-        if self.policy == "trained":
+        """Return which step's policy it is, and why this one; "" for the last one and the base."""
+        if self.policy in {"trained", "base"}:
             return ""
         if self.policy == CHOSEN:
-            return f"{sentence(read_object(self.checkpoint / 'choice.json'))} "
+            return f"{sentence(read_choice(self.run / 'chosen/choice.json'))} "
         step, steps = self.policy.removeprefix("step_"), self.finished.params.training.steps
         return f"This is the policy of step {step} of {steps}. Its publisher named the step: if for its score, that score flatters it. "
 
@@ -122,7 +122,10 @@ def model_card(publication: Publication) -> str:
         license=publication.license,
         model_name=publication.name,
         pipeline_tag="image-text-to-text" if publication.has_pictures else "text-generation",
-        tags=["dagrpo", "grpo", "reinforcement-learning", params.algorithm.loss.name],
+        tags=[
+            "dagrpo",
+            *(["grpo", "reinforcement-learning", params.algorithm.loss.name] if publication.policy != "base" else []),
+        ],
     )
     summary = Path("results", finished.name, "report/summary.md")
     changed = configuration_of(params)["changed"]
@@ -193,7 +196,7 @@ def _results(publication: Publication) -> Iterator["EvalResult"]:
     """Yield the scores of this seed's policy, in percent, for the hub's table of results."""
     from huggingface_hub import EvalResult
 
-    choices = [read_object(publication.checkpoint / "choice.json")] if publication.policy == CHOSEN else []
+    choices = [read_choice(publication.run / "chosen/choice.json")] if publication.policy == CHOSEN else []
     for task in publication.tasks if publication.policy in publication.evaluated else ():
         source = get_task(task).source
         summary = read_object(publication.run / "eval" / task / publication.policy / "scores.json")

@@ -115,6 +115,13 @@ def test_a_secret_and_a_changed_output_make_no_crate(made_up: Project, monkeypat
     assert not Path("a.crate").exists()
 
 
+def test_a_file_that_is_too_large_for_the_crate_must_be_unchanged_too(made_up: Project) -> None:
+    scores = made_up.provenance("score").with_name("scores.json")
+    scores.write_text(scores.read_text() + " " * (17 << 20))
+    with pytest.raises(UserError, match=r"scores.json was changed after score"):
+        write_crate(read_finished(made_up.name), Path("a.crate"))
+
+
 def test_the_action_that_chose_a_policy_says_how(made_up: Project) -> None:
     finished = read_finished(made_up.name)
     file = "results/made_up/runs/seed_0/chosen/choice.json"
@@ -122,7 +129,7 @@ def test_the_action_that_chose_a_policy_says_how(made_up: Project) -> None:
     candidate = {"policy": "step_40", "score": 0.5, "share": 0.75, "tasks": {"sums": estimate}}
     write_json(
         Path(file),
-        {"policy": "step_40", "candidates": [candidate], "draws": [0, 1], "means": {"sums": {"greedy": [0.5, 0.52]}}},
+        {"policy": "step_40", "candidates": [candidate], "draws": [0], "means": {"sums": {"greedy": [0.5]}}},
     )
     record = replace(finished.records[0], stage="choose", outputs={file: sha256_of(Path(file))})
     graph = metadata(replace(finished, records=(record,)), {}, {})["@graph"]
@@ -130,7 +137,7 @@ def test_the_action_that_chose_a_policy_says_how(made_up: Project) -> None:
         each["description"] for each in graph if each.get("@type") == "CreateAction" and each["@id"] != "#run"
     )
     assert "The policy after step 40 is the best of 1" in description
-    assert "a standard deviation of 1.0 points on sums" in description
+    assert "a standard deviation of 0.0 points on sums" in description
 
 
 def test_a_content_is_named_as_rfc_6920_does() -> None:

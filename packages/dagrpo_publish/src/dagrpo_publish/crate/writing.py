@@ -17,13 +17,13 @@ from dagrpo.config.overlay import flat
 from dagrpo.config.places import SNAKEFILE
 from dagrpo.core.errors import UserError
 from dagrpo.core.redaction import redacted
-from dagrpo.evaluation.choice import sentence
+from dagrpo.evaluation.choice import read_choice, sentence
 from dagrpo.pipeline.accepted import acceptances_of
 from dagrpo.pipeline.changes.executions import ExecutionRecord
 from dagrpo.pipeline.identity import LIBRARY
 from dagrpo.pipeline.raw_inputs import CARD
 from dagrpo.pipeline.stages import all_stages
-from dagrpo.utils.files import atomic_folder, canonical_json, copy, read_object, sha256_of, write_json, write_text
+from dagrpo.utils.files import atomic_folder, canonical_json, copy, sha256_of, write_json, write_text
 from dagrpo.utils.run_info import SUFFIX
 from dagrpo_publish.crate.finished import Finished
 
@@ -193,7 +193,7 @@ def _action(
     hit = ", a cache hit: its outputs were made by an equal execution before"
     hit = hit if account is not None and account.is_taken_over else ""
     choice = "".join(
-        f" {sentence(read_object(Path(each)))}" for each in record.outputs if each.endswith("/choice.json")
+        f" {sentence(read_choice(Path(each)))}" for each in record.outputs if each.endswith("/choice.json")
     )
     facts, usage = dict(record.environment), list[Reference]()
     if account is not None:
@@ -297,7 +297,7 @@ def _held(finished: Finished) -> Iterator[Path]:
 def _require_unchanged(finished: Finished, held: dict[str, str]) -> None:
     for record in finished.records:
         for path, digest in record.outputs.items():
-            if held.get(path, digest) != digest:
+            if Path(path).suffix in HELD and (held.get(path) or sha256_of(Path(path))) != digest:
                 raise UserError(
                     f"{path} was changed after {record.what} made it: `dagrpo verify {finished.name}` lists what has changed; "
                     "restore it first."
