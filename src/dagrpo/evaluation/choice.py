@@ -33,6 +33,7 @@ from dagrpo.utils.manifest import MANIFEST
 BY = "greedy"  # the metric that a policy is chosen by
 DECIMALS = 12  # scores that differ by rounding are equal
 LARGEST = 64 << 20  # bytes of choice.json
+Choices = Sequence[Mapping[str, Any]]  # contents of choice.json, of several seeds
 Share = Annotated[float, Field(ge=0, le=1)]
 CandidateName = Annotated[str, Field(pattern=r"^(trained|step_[1-9][0-9]{0,7})$")]
 
@@ -79,7 +80,7 @@ def _drawn_means(values: Floats, draws: int, generator: np.random.Generator) -> 
     return np.concatenate([each @ values.T / problems for each in counts])
 
 
-def spread_of(choices: Sequence[Mapping[str, Any]], task: str, metric: str) -> float:
+def spread_of(choices: Choices, task: str, metric: str) -> float:
     """Return the standard deviation that choosing adds to a metric's mean over seeds, from choice.json of each; 0 of a task without rows.
 
     A draw has the same validation rows for all seeds, so that what these have in common counts in full.

@@ -1,13 +1,12 @@
 """Comparison of base and trained policy: each metric and its paired difference."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import hypot
-from typing import Any
 
 import numpy as np
 
-from dagrpo.evaluation.choice import spread_of, with_choice
+from dagrpo.evaluation.choice import Choices, spread_of, with_choice
 from dagrpo.evaluation.config import CHOSEN
 from dagrpo.evaluation.outcomes import PROPORTIONS, label_of, values_per_problem
 from dagrpo.evaluation.power import detectable_of
@@ -95,24 +94,18 @@ def compare_chosen(inputs: Inputs) -> list[TaskComparison]:
     return [_with_choice(compare(inputs, task, CHOSEN), choices) for task in (inputs.tasks if choices else ())]
 
 
-def _with_choice(comparison: TaskComparison, choices: Sequence[Mapping[str, Any]]) -> TaskComparison:
-    def held(metric: MetricComparison, own: Sequence[Mapping[str, Any]]) -> MetricComparison:
-        return with_choices(metric, comparison.task, comparison.confidence, (), own)
-
+def _with_choice(comparison: TaskComparison, choices: Choices) -> TaskComparison:
+    task, confidence = comparison.task, comparison.confidence
     by_seed = zip(comparison.greedy_by_seed, choices, strict=True)
     return replace(
         comparison,
-        metrics=tuple(held(metric, choices) for metric in comparison.metrics),
-        greedy_by_seed=tuple(held(metric, [own]) for metric, own in by_seed),
+        metrics=tuple(with_choices(metric, task, confidence, (), choices) for metric in comparison.metrics),
+        greedy_by_seed=tuple(with_choices(metric, task, confidence, (), [own]) for metric, own in by_seed),
     )
 
 
 def with_choices(
-    metric: MetricComparison,
-    task: str,
-    confidence: float,
-    first: Sequence[Mapping[str, Any]],
-    second: Sequence[Mapping[str, Any]],
+    metric: MetricComparison, task: str, confidence: float, first: Choices, second: Choices
 ) -> MetricComparison:
     """Return a metric with the choices of both policies in its intervals, as if they were independent; none of a policy not chosen."""
     one, other = (spread_of(own, task, metric.name) for own in (first, second))

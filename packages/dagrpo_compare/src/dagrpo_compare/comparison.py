@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -48,7 +48,7 @@ class Evaluated:
 
     name: str  # of the experiment, with that of a policy that is named with it
     evaluations: Mapping[str, Mapping[int, Evaluation]]  # by task, then by seed; a task's seeds met the same problems
-    choices: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)  # by seed, of the chosen policy
+    choices: Mapping[int, Mapping[str, Any]]  # by seed, of the chosen policy
 
     @property
     def tasks(self) -> list[str]:
@@ -95,11 +95,10 @@ def read_evaluated(name: str, policy: str) -> Evaluated:
         names = {path.parts[1] for path in RESULTS.glob("*/runs/*/eval/*/*/scores.parquet")}
         raise UserError(f"There is no experiment `{name}` with scores in {RESULTS}: {nearest(folder.name, names)}.")
     evaluations: dict[str, dict[int, Evaluation]] = {}
-    choices = dict[int, dict[str, Any]]()
+    runs = {evaluation_key(path)[2]: path.parents[3] for path in files if policy == CHOSEN}
+    choices = {seed: read_choice(run / "chosen/choice.json") for seed, run in runs.items()}
     for path in files:
         task, _, seed = evaluation_key(path)
-        if policy == CHOSEN and seed not in choices:
-            choices[seed] = read_choice(path.parents[3] / "chosen/choice.json")
         evaluations.setdefault(task, {})[seed] = read_evaluation(path, path.with_name("scores.json"))
     own = f"@{other.removeprefix('step_')}" if other else ""
     return Evaluated(name=f"{folder.name}{own}", evaluations=evaluations, choices=choices)
@@ -125,8 +124,7 @@ def pairs(evaluated: Sequence[Evaluated]) -> tuple[list[TaskPair], list[str]]:
     task_pairs, notes = list[TaskPair](), list[str]()
     for second in others:
         for task in first.tasks:
-            trouble = trouble_between(first, second, task)
-            if trouble is None:
+            if (trouble := trouble_between(first, second, task)) is None:
                 task_pairs.append(_pair(first, second, task))
             else:
                 notes.append(trouble)
