@@ -1,6 +1,5 @@
 """Comparison of base and trained policy: each metric and its paired difference."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import hypot
 
