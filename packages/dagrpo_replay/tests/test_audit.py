@@ -21,6 +21,7 @@ import torch
 import typer
 from safetensors.torch import load_file, save_file
 from tests.pipeline.conftest import run_by_snakemake
+from tests.pipeline.snakemake import clones
 from tests.pipeline.snakemake.clones import NAME, RUN, STEPS
 from tests.trainer import runs
 from transformers import PreTrainedTokenizerBase
@@ -29,8 +30,14 @@ from typer.testing import CliRunner
 from dagrpo.checkpoints.config import Checkpoint
 from dagrpo.checkpoints.convert import convert
 from dagrpo.checkpoints.gather import GatheredWeights
+from dagrpo.checkpoints.kept import open_kept
+from dagrpo.checkpoints.kept import steps as kept_steps
+from dagrpo.checkpoints.kept import write as write_kept
 from dagrpo.checkpoints.source import open_tensors
+from dagrpo.checkpoints.tensors import StateTensors
 from dagrpo.checkpoints.tokenizers import load_tokenizer
+from dagrpo.config.overlay import merged
+from dagrpo.config.schema import parse
 from dagrpo.core.errors import UserError
 from dagrpo.core.types import Completion, SamplingRequest, ScoringRequest
 from dagrpo.data.schema import to_table
@@ -38,6 +45,8 @@ from dagrpo.evaluation.sampling import SplitAttempts, attempt_unseen
 from dagrpo.evaluation.sampling import read_prompts as read_evaluation_prompts
 from dagrpo.models.fresh import make_fresh
 from dagrpo.pipeline.changes.executions import read_record
+from dagrpo.pipeline.dag import planned_jobs
+from dagrpo.pipeline.stages.sample import attempts_of
 from dagrpo.rollout.build_table import rollout_table
 from dagrpo.rollout.sampling import Sampling, sampling_seed
 from dagrpo.tools import TOOLS, CallContext, StatelessTool
@@ -54,14 +63,14 @@ from dagrpo.utils.portable import VARIABLES
 from dagrpo.utils.provenance import PROVENANCE, provenances_of
 from dagrpo.utils.tables import read_parquet, write_parquet
 from dagrpo_publish.cards import Publication, model_card
-from dagrpo_publish.crate.finished import read_finished
+from dagrpo_publish.crate.finished import Finished, read_finished
 from dagrpo_publish.crate.writing import metadata
 from dagrpo_replay import command
 from dagrpo_replay.audit.checks import Asked, Check, State, figures, naming_errors
 from dagrpo_replay.audit.command import audit, check_run
 from dagrpo_replay.audit.engine import deriving_engine, open_teacher_engine
 from dagrpo_replay.audit.run import Audited, audited, check_chain, check_steps, write_results
-from dagrpo_replay.audit.stages import check_evaluations, check_files, check_records, check_stages
+from dagrpo_replay.audit.stages import check_evaluations, check_files, check_records, check_stages, jobs_again
 from dagrpo_replay.command import restart_portably
 from dagrpo_replay.half_steps import rows_with_advantages
 from dagrpo_replay.recomputation import Recomputation
@@ -141,9 +150,12 @@ def test_nothing_differs_in_a_run_that_nobody_has_touched(experiment: Path) -> N
     assert {"prepare, arithmetic", f"convert, seed {SEED}", f"score, seed {SEED}, arithmetic, trained"} <= made_again
     assert "report" in {where.partition(",")[0] for where in made_again}
     by_name = {check.what: check.state for check in checks}
-    assert {by_name[name] for name in ("problems and seeds", "gradients and weights", "trained policy")} == {"equal"}
+    kept = [f"kept policy of step {step}" for step in range(2, STEPS + 1, 2)]
+    own = ("problems and seeds", "gradients and weights", "trained policy", *kept)
+    assert {by_name[name] for name in own} == {"equal"}
     record = read_json(Path(f".state/audits/{NAME}.json"))
     assert record["result"].startswith(f"dagrpo audit {NAME} --steps 2,{STEPS} --seed {SEED} --draw 'a b': ")
+    assert f"train, seed {SEED}, held_out.parquet" in record["result"]
     finished = read_finished(NAME)
     published = Publication(
         finished=finished, seed=SEED, name="p", organisation=None, license=None, with_rollouts=False
@@ -361,6 +373,86 @@ def test_a_completion_of_an_evaluation_that_the_checkpoint_did_not_draw_is_named
     tokens = [check for check in checks if check.what == "tokens"]
     assert [check.state for check in tokens] == [State.EQUAL, State.DIFFERS]
     assert "row 5 " in tokens[1].faults[0]
+
+
+@pytest.fixture
+def chosen(experiment: Path, tmp_path: Path) -> Finished:
+    """The experiment as if it had chosen: completions of the policy after step 4 are drawn from it, and the trained one is chosen."""
+    shutil.copytree(RUN / "exported", RUN / "chosen")
+    shutil.copytree(EVALUATION, EVALUATION.with_name("chosen"))
+    changes = {
+        "data": {"held_out_validation": 8},
+        "training": {"keep_policies": [4]},
+        "evaluation": {"policies": ["base", "step_4", "trained"], "choose": "best"},
+    }
+    params = parse(merged(clones.TINY, changes))
+    finished, sampled = read_finished(NAME), read_record(EVALUATION / "completions.provenance.json")
+    records = {str(each.provenance): each for each in finished.records}
+    for plan in planned_jobs(params, NAME):
+        own = replace(sampled, provenance=Path(plan.provenance), stage=plan.stage)
+        records.setdefault(plan.provenance, own)
+    validation = Path(f"data/{NAME}/arithmetic/validation.parquet")
+    validation.unlink()
+    write_parquet(validation, read_parquet(validation.with_name("test.parquet"))[:4])
+    finished = replace(finished, params=params, records=tuple(records.values()))
+    for _, plan, job in jobs_again(finished, tmp_path / "chosen"):
+        if plan.stage in ("sample_kept", "validate"):
+            attempts = replace(attempts_of(job), seeds=(1000, SEED))
+            is_kept = "step_4" in plan.provenance
+            tensors = open_kept(RUN / "kept", RUN / "initial", 4) if is_kept else open_tensors(RUN / "exported")
+            engine = deriving_engine(attempts.model, tensors, dtype="float32", head_dtype=None, version="x")
+            tokenizer = load_tokenizer(attempts.model)
+            path = Path(plan.outputs["completions"][0])
+            path.parent.mkdir(parents=True, exist_ok=True)
+            prompts = read_evaluation_prompts(attempts, tokenizer)
+            write_parquet(
+                path, rollout_table(attempt_unseen(prompts, attempts, engine.as_engine, tokenizer, what="kept"))
+            )
+    return finished
+
+
+@pytest.mark.parametrize(
+    ("forged", "found"),
+    [
+        (None, None),
+        ("validation/arithmetic/step_4", "validate"),
+        ("validation/arithmetic/trained", "validate"),
+        ("eval/arithmetic/step_4", "sample_kept"),
+    ],
+)
+def test_completions_of_kept_policies_are_derived(
+    forged: str | None, found: str | None, chosen: Finished, tmp_path: Path
+) -> None:
+    if forged is not None:
+        _forge(RUN / forged / "completions.parquet", _other_token)
+    checks = [*naming_errors("evaluations", check_evaluations(chosen, (SEED,), _asked(tmp_path)))]
+    tokens = {check.where: check.state for check in checks if check.what == "tokens"}
+    assert len(tokens) == 6
+    differing = {check.where for check in checks if check.state is State.DIFFERS}
+    assert differing == (set() if found is None else {f"{found}, seed {SEED}, arithmetic, {Path(str(forged)).name}"})
+
+
+def _forge_kept(step: int, change: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    """Change the weights of a kept policy, and keep the later ones."""
+    kept, initial, again = RUN / "kept", RUN / "initial", Path("again")
+    for each in kept_steps(kept):
+        tensors = open_kept(kept, initial, each)
+        forged = {name: change(tensors.read(name)) if each == step else tensors.read(name) for name in tensors.specs}
+        write_kept(again, initial, each, StateTensors(forged))
+    shutil.rmtree(kept)
+    again.rename(kept)
+    _seal()
+
+
+@pytest.mark.parametrize("change", [torch.randn_like, lambda tensor: tensor * (1 + 2e-7), lambda tensor: tensor.half()])
+def test_a_forged_kept_policy_is_named(
+    change: Callable[[torch.Tensor], torch.Tensor], experiment: Path, tmp_path: Path
+) -> None:
+    _forge_kept(4, change)
+    checks = _trained(tmp_path, 5)
+    assert _differing(checks) == {"kept policy of step 4"}
+    assert checks["kept policy of step 2"].state is State.EQUAL
+    assert checks["kept policies of steps 6, 8"].state is State.UNCHECKED
 
 
 @pytest.mark.parametrize(

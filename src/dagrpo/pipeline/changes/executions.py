@@ -111,8 +111,8 @@ def named(stage: str, seed: int | None, path: str) -> str:
     """Return a job in words: its stage, its seed, its task, and of an evaluation its policy."""
     words = [stage, *([f"seed {seed}"] if seed is not None else [])]
     inner = Path(path).parts
-    if "eval" in inner:
-        words += inner[inner.index("eval") + 1 : inner.index("eval") + 3]
+    if inner[4:5] in (("eval",), ("validation",)):
+        words += inner[5:7]
     elif inner[0] == "data":
         words += inner[2:3]
     elif "difficulty" in inner:

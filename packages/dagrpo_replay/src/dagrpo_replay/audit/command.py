@@ -80,6 +80,8 @@ def audit(
     command = shlex.join(["dagrpo", "audit", experiment, *extent, *scope, *switches, "--draw", text])
     totals = Counter(check.state for check in checks)
     result = f"{command}: {', '.join(f'{totals[state]} {state}' for state in State if totals[state])}"
+    left = dict.fromkeys(f"{each.where}, {each.what}" for each in checks if each.state is State.UNCHECKED)
+    result += one_line(f" ({'; '.join(left)})", 4 * LONGEST).replace("`", "'") if left else ""
     record = {"records": finished.digest, "result": result, "checks": [asdict(check) for check in checks]}
     write_json(AUDITS / f"{experiment}.json", record)
     if as_json:
@@ -126,7 +128,20 @@ def _check_files(experiment: str) -> Iterator[Check]:
 
 
 def check_run(finished: "FinishedExperiment", seed: int, asked: Asked) -> Iterator[Check]:
-    """Audit the training of one seed."""
+    """Audit the training of one seed; name the kept policies whose weights were not derived."""
+    from dagrpo.checkpoints.kept import steps
+    from dagrpo_replay.audit.run import KEPT, KEPT_POLICY
+
+    folder, where, seen = Path("results", finished.name, "runs", f"seed_{seed}"), f"train, seed {seed}", set[str]()
+    for check in naming_errors(where, _check_run(finished, folder, seed, asked)):
+        seen.add(check.what)
+        yield check
+    if left := [str(step) for step in steps(folder / KEPT) if f"{KEPT_POLICY} {step}" not in seen]:
+        reason = f"their weights, and so their completions, are input: name step {left[-1]} or a later one (--steps)"
+        yield Check.unchecked(where, f"kept policies of steps {', '.join(left)}", reason)
+
+
+def _check_run(finished: "FinishedExperiment", folder: Path, seed: int, asked: Asked) -> Iterator[Check]:
     from dagrpo.utils.determinism import compute_deterministically
     from dagrpo.utils.distributed import process_group
     from dagrpo.utils.provenance import PROVENANCE
@@ -134,7 +149,7 @@ def check_run(finished: "FinishedExperiment", seed: int, asked: Asked) -> Iterat
     from dagrpo_replay.audit.stages import check_files
     from dagrpo_replay.recorded_run import read_run
 
-    folder, where = Path("results", finished.name, "runs", f"seed_{seed}"), f"train, seed {seed}"
+    where = f"train, seed {seed}"
     record = next(each for each in finished.records if each.provenance == folder / "policy" / PROVENANCE)
     if (backend := record.params["training"]["backend"]["name"]) != "fsdp":
         yield Check.unchecked(where, "steps", f"the backend {backend} computes them in another way")

@@ -16,8 +16,11 @@ from transformers import PreTrainedTokenizerBase
 
 from dagrpo.algorithms.advantages import ADVANTAGES as ADVANTAGE_KINDS
 from dagrpo.checkpoints.gather import GatheredWeights
+from dagrpo.checkpoints.kept import open_kept
+from dagrpo.checkpoints.kept import steps as kept_steps
+from dagrpo.checkpoints.modules import dtype_of_model
 from dagrpo.checkpoints.source import open_tensors
-from dagrpo.checkpoints.tensors import NAMED_DTYPES
+from dagrpo.checkpoints.tensors import NAMED_DTYPES, CastTensors
 from dagrpo.checkpoints.tokenizers import load_tokenizer
 from dagrpo.core.trajectory import Prompt
 from dagrpo.pipeline.changes.executions import ExecutionRecord
@@ -61,6 +64,7 @@ TOOLS_USED = ("calls",)
 REWARDS = ("extracted", "verdict", "correct", "components", "reward", "reported", "greedy_reward", "discarded")
 ADVANTAGES = ("advantage", "token_advantages", "logprob_differences", "teacher_logprobs")
 ASKING = ("judge", "reward_model")  # components whose values a server gives
+KEPT, KEPT_POLICY = "kept", "kept policy of step"
 CLOSE = 1e-3  # relative difference of updates that may be rounding: of other kernels it was 2e-6 after 20 steps
 
 
@@ -168,13 +172,15 @@ def check_steps(one: Audited, steps: Sequence[int], states: Mapping[int, PromptS
         return
     recomputation = Recomputation(one.recorded, world)
     derived = dict[int, _Sampled]()
-    on_the_way = list[StepCheck]()
+    on_the_way, kept = list[StepCheck](), kept_steps(one.recorded.folder / KEPT)
     lag = one.run.training.staleness
     for step in sorted({0, *(step for n in steps for step in (steps_in_sampler(n - 1, lag), n - 1, n))}):
-        found = [*recomputation.up_to(step)] if step else []
-        on_the_way += found
+        for found in recomputation.up_to(step) if step else ():
+            on_the_way.append(found)
+            if found.step in kept:
+                yield _check_policy(one, recomputation, world, found.step)
         if step in steps:
-            yield from _check_update(one, derived.pop(step), found[-1])
+            yield from _check_update(one, derived.pop(step), on_the_way[-1])
         for number in (n for n in steps if steps_in_sampler(n - 1, lag) == step):
             derived[number] = _sample(one, number, step, states.get(number), recomputation, world)
         if step + 1 in steps:
@@ -357,21 +363,24 @@ def _check_weights(one: Audited, found: Sequence[StepCheck], world: World) -> Ch
     return _judged(one, what, [fault] if fault else [], checked, f"gradient norms within {unlike:.1e}", unlike, world)
 
 
-def _check_policy(one: Audited, recomputation: Recomputation, world: World) -> Check:
-    """Compare the trained policy's tensors with the derived ones."""
-    published, start = open_tensors(one.recorded.folder / "policy"), open_tensors(one.run.initial)
+def _check_policy(one: Audited, recomputation: Recomputation, world: World, kept: int | None = None) -> Check:
+    """Compare the tensors of the trained policy, or of the one that was kept after a step, with the derived ones."""
+    what, folder, start = "trained policy", one.recorded.folder, open_tensors(one.run.initial)
+    if kept is None:
+        published, dtype = open_tensors(folder / "policy"), dtype_of_model(recomputation.policy.model)
+    else:
+        what, dtype = f"{KEPT_POLICY} {kept}", NAMED_DTYPES[one.run.rollout.dtype]
+        published = open_kept(folder / KEPT, one.run.initial, kept)
     unlike = moved = 0.0  # squares of the distances between both policies, and from the initial checkpoint
-    weights = GatheredWeights(recomputation.policy.model, torch.float32, world)
-    with weights.reading() as tensors:
+    with GatheredWeights(recomputation.policy.model, torch.float32, world).reading() as gathered:
+        tensors = CastTensors(gathered, dtype)
         names, faults = sorted(tensors.specs), list[str]()
-        if {name: spec.shape for name, spec in tensors.specs.items()} != {
-            n: s.shape for n, s in published.specs.items()
-        }:
-            faults, unlike = ["its tensors have other names or shapes than the derived ones"], math.inf
+        if tensors.specs != published.specs:
+            faults, unlike = ["its tensors have other names, types or shapes than the derived ones"], math.inf
         for name in itertools.islice(names, 0 if faults else None):
             mine, theirs = published.read(name), tensors.read(name).to("cpu")
             moved += float((theirs.double() - start.read(name).double()).square().sum()) if name in start.specs else 0.0
-            if not torch.equal(mine.to(theirs.dtype), theirs):
+            if not torch.equal(mine, theirs):
                 difference = mine.double() - theirs.double()
                 unlike += float(difference.square().sum())
                 faults.append(
@@ -379,7 +388,7 @@ def _check_policy(one: Audited, recomputation: Recomputation, world: World) -> C
                 )
     share = math.sqrt(unlike / moved) if moved else math.inf
     measured = f"differs by {share:.1e} of the distance from the initial checkpoint"
-    return _judged(one, "trained policy", faults, f"{len(names)} tensors", measured, share, world)
+    return _judged(one, what, faults, f"{len(names)} tensors", measured, share, world)
 
 
 def _judged(

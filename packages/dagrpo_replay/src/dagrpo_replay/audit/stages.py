@@ -11,11 +11,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dagrpo.checkpoints.folder import ADAPTER, auxiliary_files, copy_auxiliary, set_config_dtype
+from dagrpo.checkpoints.kept import open_kept
 from dagrpo.checkpoints.manifest import verify, verify_listing
 from dagrpo.checkpoints.source import open_tensors
+from dagrpo.checkpoints.tensors import Tensors
 from dagrpo.checkpoints.tokenizers import load_tokenizer
 from dagrpo.config.schema import Params
 from dagrpo.core.trajectory import BLIND
+from dagrpo.evaluation.config import STEP
 from dagrpo.evaluation.sampling import attempt_unseen, read_prompts, require_samplable
 from dagrpo.pipeline.changes.executions import ExecutionRecord
 from dagrpo.pipeline.dag import PlannedJob, planned_jobs
@@ -34,6 +37,7 @@ from dagrpo_publish.crate.finished import Finished
 from dagrpo_replay.audit.checks import FORGED, Asked, Check, compare, fault_of
 from dagrpo_replay.audit.engine import deriving_engine, turns_by_seed
 from dagrpo_replay.audit.run import (
+    KEPT,
     PROMPTS,
     TOKENS,
     TOOLS_USED,
@@ -42,6 +46,8 @@ from dagrpo_replay.audit.run import (
     reason_against_tokens,
     write_results,
 )
+
+SAMPLING = ("sample", "sample_kept", "validate")
 
 
 def check_records(finished: Finished) -> Check:
@@ -92,8 +98,6 @@ def reason_not_to_run(stage: str, params: Params, *, fine_tunes: bool) -> str:
         return "the teacher is input, by digest"
     if stage == "difficulty" and params.difficulty.samples:
         return "difficulty.samples: pass rates are input, by digest"
-    if stage in ("sample_kept", "validate"):
-        return "the completions of kept policies are input, by digest"
     if stage == "sft" and params.sft.steps and not fine_tunes:
         return "its weights are input: --sft tunes them again"
     return ""
@@ -103,7 +107,7 @@ def check_stages(finished: Finished, asked: Asked) -> Iterator[Check]:
     """Run the stages around training again, as far as they need no engine, and compare their files byte by byte."""
     yield check_records(finished)
     for record, plan, job in jobs_again(finished, asked.scratch):
-        if plan.stage in ("train", "sample"):  # which are derived in another way
+        if plan.stage in ("train", *SAMPLING):  # which are derived in another way
             continue
         reason = reason_not_to_run(plan.stage, finished.params, fine_tunes=asked.sft)
         if reason:
@@ -148,12 +152,14 @@ def check_files(one: Audited) -> Iterator[Check]:
 def check_evaluations(finished: Finished, seeds: tuple[int, ...], asked: Asked) -> Iterator[Check]:
     """Derive the completions of a share of the problems of each evaluation from the checkpoint and the seeds."""
     for record, plan, job in jobs_again(finished, asked.scratch):
-        if plan.stage == "sample" and int(plan.wildcards["seed"]) in seeds:
+        if plan.stage in SAMPLING and int(plan.wildcards["seed"]) in seeds:
             yield from _check_evaluation(record, job, Path(plan.outputs["completions"][0]), asked)
 
 
 def _check_evaluation(record: ExecutionRecord, job: Job, path: Path, asked: Asked) -> Iterator[Check]:
     attempts = attempts_of(job)
+    if KEPT in job.inputs:
+        attempts = replace(attempts, seeds=(attempts.seeds[0], job.own_seed))
     require_samplable(attempts.model)
     table = read_table(path, ROLLOUTS)
     tokenizer = load_tokenizer(attempts.model)
@@ -172,7 +178,8 @@ def _check_evaluation(record: ExecutionRecord, job: Job, path: Path, asked: Aske
     own = own.filter(pc.is_in(own["problem_index"], pa.array([each.index for each in drawn])))
     engine = deriving_engine(
         attempts.model,
-        turns=turns_by_seed(own.to_pylist()),
+        _weights(job),
+        turns_by_seed(own.to_pylist()),
         dtype=attempts.dtype,
         head_dtype=attempts.head_dtype,
         version=own["weight_version"][0].as_py() if own.num_rows else "",
@@ -189,3 +196,13 @@ def _check_evaluation(record: ExecutionRecord, job: Job, path: Path, asked: Aske
     trajectories = attempt_unseen(drawn, attempts, engine.as_engine, tokenizer, what=record.what)
     yield check_tokens(record.what, engine, "")
     yield compare(record.what, "conversations", own, rollout_table(trajectories), (*PROMPTS, *TOKENS, *TOOLS_USED))
+
+
+def _weights(job: Job) -> Tensors | None:
+    """Open the weights that a job of an evaluation sampled; None: its model's."""
+    if KEPT not in job.inputs:
+        return None
+    policy = job.output("completions").parent.name
+    if policy == "trained":
+        return open_tensors(job.input("trained").parent)
+    return open_kept(job.input(KEPT).parent, job.input("initial").parent, int(policy.removeprefix(STEP)))
