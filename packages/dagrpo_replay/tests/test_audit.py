@@ -150,7 +150,7 @@ def test_nothing_differs_in_a_run_that_nobody_has_touched(experiment: Path) -> N
     assert {"prepare, arithmetic", f"convert, seed {SEED}", f"score, seed {SEED}, arithmetic, trained"} <= made_again
     assert "report" in {where.partition(",")[0] for where in made_again}
     by_name = {check.what: check.state for check in checks}
-    kept = [f"kept policy of step {step}" for step in range(2, STEPS + 1, 2)]
+    kept = [f"kept policy of step {step}" for step in kept_steps(RUN / "kept")]
     own = ("problems and seeds", "gradients and weights", "trained policy", *kept)
     assert {by_name[name] for name in own} == {"equal"}
     record = read_json(Path(f".state/audits/{NAME}.json"))
@@ -448,11 +448,11 @@ def _forge_kept(step: int, change: Callable[[torch.Tensor], torch.Tensor]) -> No
 def test_a_forged_kept_policy_is_named(
     change: Callable[[torch.Tensor], torch.Tensor], experiment: Path, tmp_path: Path
 ) -> None:
-    _forge_kept(4, change)
-    checks = _trained(tmp_path, 5)
-    assert _differing(checks) == {"kept policy of step 4"}
-    assert checks["kept policy of step 2"].state is State.EQUAL
-    assert checks["kept policies of steps 6, 8"].state is State.UNCHECKED
+    _forge_kept(2, change)
+    checks = _trained(tmp_path, 3)
+    assert _differing(checks) == {"kept policy of step 2"}
+    later = ", ".join(map(str, kept_steps(RUN / "kept")[1:]))
+    assert checks[f"kept policies of steps {later}"].state is State.UNCHECKED
 
 
 @pytest.mark.parametrize(
