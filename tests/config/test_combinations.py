@@ -8,6 +8,7 @@ from tests.config.refusal import refused
 
 from dagrpo.config.overlay import merged, with_keys
 from dagrpo.config.schema import parse
+from dagrpo.core.errors import UserError
 
 PARTIAL: dict[str, Any] = {
     "rollout": {"deterministic": False},
@@ -353,3 +354,24 @@ def test_groups_that_an_estimator_learns_from_are_not_thrown_away(
     sentence = refused(values | {"training": training})
     assert f"{advantage['name']} can learn from groups of equal rewards, which {words}" in sentence
     parse({"algorithm": {"advantage": {"name": "optimal_token_baseline"}}, "training": training})
+
+
+@pytest.mark.parametrize(
+    ("kept", "sentences"),
+    [
+        (20, "`training.keep_policies` is 20: write a list, such as [20]."),
+        ([], "`training.keep_policies` is []: give at least 1 of them."),
+        (["step_10"], "`training.keep_policies.0` is 'step_10': input should be a valid integer."),
+        ({"step": 10}, "unknown key `training.keep_policies.step`: write 'every'."),
+    ],
+)
+def test_kept_policies_of_another_form_are_refused_in_one_sentence_about_that_form(kept: Any, sentences: str) -> None:
+    with pytest.raises(ValueError, match="params") as caught:
+        parse({"training": {"keep_policies": kept}})
+    assert str(caught.value).removeprefix("params.yaml: ") == sentences
+
+
+@pytest.mark.parametrize("shares", [{"gsm8k": 1e6, "arithmetic": 0.5}, {"gsm8k": 1.0, "arithmetic": 1e-320}])
+def test_a_share_that_is_too_small_to_be_drawn_is_refused(shares: dict[str, float]) -> None:
+    with pytest.raises(UserError, match=r"experiment\.train gives arithmetic .* millionth"):
+        parse({"experiment": {"train": shares, "evaluate": ["gsm8k"], "tasks": ["arithmetic", "gsm8k"]}})

@@ -27,7 +27,6 @@ from dagrpo.models.fresh import make_fresh
         (["base", "trained"], [], ["base", "trained"]),
         (["step_40", "trained", "base", "step_20"], [20, 40], ["base", "step_20", "step_40", "trained"]),
         ({"every": 40}, [40, 80], ["base", "step_40", "step_80", "trained"]),
-        (["base", "trained", "step_120"], [120], ["base", "step_120", "trained"]),
     ],
 )
 def test_base_comes_first_then_the_kept_steps_then_trained(policies: Any, steps: list[int], names: list[str]) -> None:
@@ -44,6 +43,10 @@ def test_base_comes_first_then_the_kept_steps_then_trained(policies: Any, steps:
         (["trained", "step_20"], "name base and trained"),
         (["base", "trained", "step_20", "step_20"], "each policy once"),
         (["base", "trained", "step_020"], r"`evaluation\.policies\.2` is 'step_020': write base, trained, or step_"),
+        (["base", "trained", "step_50"], r"names step_50, .* is `trained`: leave it out"),
+        ({"every": 50}, r"every 50 steps, .* training\.steps is 50"),
+        ({"step": 10}, r"unknown key `evaluation\.policies\.step`: write 'every'"),
+        (["base", "trained", 20], r"`evaluation\.policies\.2` is 20: input should be a valid string"),
         ({"every": 0}, r"`evaluation\.policies\.every` is 0"),
         ({}, r"`evaluation\.policies`"),
         ("base", r"`evaluation\.policies` is 'base': write a list"),
@@ -53,6 +56,14 @@ def test_a_policy_that_is_not_kept_is_refused_before_anything_runs(policies: Any
     values = {"training": {"steps": 50, "keep_policies": [40, 20]}, "evaluation": {"policies": policies}}
     with pytest.raises(UserError, match=sentence):
         parse(values)
+
+
+def test_a_step_that_patience_may_not_reach_is_evaluated_no_more_than_chosen() -> None:
+    training = {"steps": 50, "keep_policies": [20], "patience": 2, "evaluate_every": 5}
+    assert parse({"training": training}).training.patience == 2
+    for policies in (["base", "trained", "step_20"], {"every": 20}):
+        with pytest.raises(UserError, match=r"evaluation\.policies .* training\.patience may end"):
+            parse({"training": training | {"keep_policies": [20, 40]}, "evaluation": {"policies": policies}})
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,8 @@ class Mistake:
         key = self.prefix + inside
         if self.error["type"] == "extra_forbidden":
             return f"{source}: unknown key `{key}`: {_hint(inside, self.prefix, self.part, known)}."
+        if self.error["type"] == "literal_error" and self.error["loc"][-1] == "[key]":
+            return f"{source}: unknown key `{key}`: write {self.error['ctx']['expected']}."
         if self.error["type"] == "value_error":
             message = str(self.error["ctx"]["error"]).removesuffix(".")
             section = key.removesuffix(".")

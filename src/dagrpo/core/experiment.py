@@ -20,6 +20,7 @@ Tasks = Annotated[list[TaskName], Field(min_length=1, max_length=100)]
 MOST = 1_000_000  # of a share
 RelativeShare = Annotated[float, Field(ge=0, le=MOST)]
 Shares = Annotated[dict[TaskName, RelativeShare], Field(min_length=1, max_length=100)]
+SMALLEST_SHARE = 1e-6  # to which a mixture is exact
 Train = str | Sequence[str] | Mapping[str, float]
 T = TypeVar("T")
 
@@ -123,6 +124,11 @@ class Experiment(Section):
                 raise UserError(f"experiment.{key} contains duplicates: {values}; name each once")
         if isinstance(self.train, dict) and not any(self.train.values()):
             raise UserError("experiment.train has only shares of 0: give one of its tasks a positive share")
+        shares = self.train if isinstance(self.train, dict) else {}
+        if small := [task for task, share in shares.items() if 0 < share < SMALLEST_SHARE * sum(shares.values())]:
+            raise UserError(
+                f"experiment.train gives {small[0]} less than a millionth of a batch: give it a larger share, or 0 to leave it out"
+            )
         needed = {*self.train_tasks, *self.evaluate}
         if set(self.tasks) != needed:
             raise UserError(f"experiment.tasks must list exactly train and evaluate: set it to {sorted(needed)}")

@@ -3,7 +3,7 @@
 import re
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
 
 from dagrpo.core.errors import UserError
 
@@ -24,6 +24,11 @@ Factor = Annotated[float, Field(ge=-1000, le=1000)]  # of a reward
 Temperature = Annotated[float, Field(ge=0.01, le=100)]  # below, an engine samples greedily
 TopP = Annotated[float, Field(ge=0.001, le=1)]
 TopK = Annotated[int, Field(ge=-1, le=1 << 24)]
+Step = Annotated[int, Field(ge=1, le=MOST_STEPS)]
+Every = Annotated[dict[Literal["every"], Step], Field(min_length=1, max_length=1), Tag("[every]")]
+LIST_OR_EVERY = Discriminator(
+    lambda value: "[every]" if isinstance(value, dict) else "[list]"
+)  # of a list with the tag [list]
 HeadDtype = Literal["float32"] | None  # type of the language-model head; None: that of the model
 Texts = Annotated[list[str], Field(max_length=1000)]
 # A mapping that its reader alone checks.

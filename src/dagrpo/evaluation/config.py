@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Literal, Protocol, Self
 
-from pydantic import Discriminator, Field, Tag, model_validator
+from pydantic import Field, Tag, model_validator
 
 from dagrpo.core.errors import UserError
 from dagrpo.core.experiment import Experiment
 from dagrpo.core.plugin_sections import NameOf
-from dagrpo.core.section import MOST_STEPS, MOST_TOKENS, Seconds, Section, Seed, Temperature, TopK, TopP
+from dagrpo.core.section import LIST_OR_EVERY, MOST_TOKENS, Every, Seconds, Section, Seed, Temperature, TopK, TopP
 from dagrpo.rewards.unit_tests import UnitTests
 from dagrpo.rewards.verifiers import SCORERS
 from dagrpo_answers.scorers import Scorer
@@ -90,19 +90,13 @@ class Keeps(Protocol):
 
 
 class Evaluation(Section):
-    policies: Annotated[
-        Annotated[list[PolicyName], Field(max_length=1000), Tag("[list]")]
-        | Annotated[
-            dict[Literal["every"], Annotated[int, Field(ge=1, le=MOST_STEPS)]],
-            Field(min_length=1, max_length=1),
-            Tag("[every]"),
-        ],
-        Discriminator(lambda value: "[every]" if isinstance(value, dict) else "[list]"),
-    ] = Field(
-        BASE_AND_TRAINED,
-        description="Policies to sample and score: base and trained, which the report compares, and kept ones for its curve over "
-        "steps, such as step_40. {every: 20}: base, trained, and each 20th step before the last one. "
-        "training.keep_policies keeps them.",
+    policies: Annotated[Every | Annotated[list[PolicyName], Field(max_length=1000), Tag("[list]")], LIST_OR_EVERY] = (
+        Field(
+            BASE_AND_TRAINED,
+            description="Policies to sample and score: base and trained, which the report compares, and kept ones for its curve over "
+            "steps, such as step_40. {every: 20}: base, trained, and each 20th step before the last one. "
+            "training.keep_policies keeps them.",
+        )
     )
     choose: Literal["best"] | None = Field(
         None,
@@ -150,6 +144,15 @@ class Evaluation(Section):
                 f"evaluation.policies is {', '.join(self.policies)}: name base and trained, which the report compares, and each "
                 "policy once"
             )
+        if isinstance(self.policies, dict) and not self.steps(training):
+            raise UserError(
+                f"evaluation.policies asks for every {self.policies['every']} steps, but training.steps is {training.steps}, so that "
+                "only base and trained remain: lower the former or name these two"
+            )
+        if training.steps in self.steps(training):
+            raise UserError(
+                f"evaluation.policies names {STEP}{training.steps}, but the policy of the last step is `trained`: leave it out"
+            )
         if missing := [step for step in self.steps(training) if step not in training.kept_steps]:
             raise UserError(
                 f"evaluation.policies asks for step {missing[0]}, which is not among the steps of training.keep_policies "
@@ -162,9 +165,11 @@ class Evaluation(Section):
                 "evaluation.choose is best, but training.keep_policies keeps no policy before the last step: give it steps, such as "
                 "{every: 20}"
             )
-        if self.choose and training.patience is not None:
+        if training.patience is not None and (self.choose or self.steps(training)):
+            asked = "choose is best" if self.choose else f"policies asks for step {self.steps(training)[0]}"
             raise UserError(
-                "evaluation.choose is best, and training.patience may end a run before a step that is to be kept: set one of them to null"
+                f"evaluation.{asked}, and training.patience may end a run before a step that is to be kept: set the latter to null, or "
+                "evaluate base and trained alone"
             )
         if self.choose and not self.validated(experiment, data):
             raise UserError(

@@ -3,12 +3,12 @@
 from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, Tag, model_validator
 
 from dagrpo.core.errors import UserError
 from dagrpo.core.experiment import Experiment
 from dagrpo.core.plugin_sections import Choice, Chosen
-from dagrpo.core.section import LARGEST_BATCH, MOST_STEPS, MOST_TOKENS, Section, Share
+from dagrpo.core.section import LARGEST_BATCH, LIST_OR_EVERY, MOST_STEPS, MOST_TOKENS, Every, Section, Share, Step
 from dagrpo.rollout.agents import OWN_LOOP
 from dagrpo.trainer.config.backends import BACKENDS, Planned, check_backend
 from dagrpo.trainer.config.checks import Gates
@@ -25,9 +25,6 @@ if TYPE_CHECKING:
     from dagrpo.rewards.config import Reward
     from dagrpo.rollout.config import Rollout
     from dagrpo.trainer.config.runtime import Runtime
-
-
-_Step = Annotated[int, Field(ge=1, le=MOST_STEPS)]
 
 
 class Training(Section):
@@ -109,8 +106,7 @@ class Training(Section):
         "The last policy is the result. Test problems decide for a task without a validation split. null: never.",
     )
     keep_policies: (
-        Annotated[dict[Literal["every"], _Step], Field(min_length=1, max_length=1)]
-        | Annotated[list[_Step], Field(min_length=1, max_length=100_000)]
+        Annotated[Every | Annotated[list[Step], Field(min_length=1, max_length=100_000), Tag("[list]")], LIST_OR_EVERY]
         | None
     ) = Field(
         None,
