@@ -1,5 +1,7 @@
 """Policies of chosen steps: deltas that restore them bit for bit."""
 
+import os
+import signal
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -11,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from dagrpo.checkpoints import kept
+from dagrpo.checkpoints import convert, kept
+from dagrpo.checkpoints.config import Checkpoint
 from dagrpo.checkpoints.manifest import tensor_digest, verify
 from dagrpo.checkpoints.source import open_tensors
 from dagrpo.checkpoints.tensors import CastTensors, StateTensors, Tensors, first_difference
@@ -158,3 +161,24 @@ def test_what_cannot_be_restored_is_refused(pristine: Path, model_folder: Path, 
     write_json(tmp_path / "kept" / "manifest.json", listed)
     with pytest.raises(UserError, match="step 20 refers to step 40"):
         kept.steps(tmp_path / "kept")
+
+
+def test_a_killed_export_leaves_nothing_once_another_has_ended(
+    model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    initial, run = tmp_path / "initial", tmp_path / "run"
+    convert.convert(model_folder, initial, Checkpoint(format="dcp"))
+    _keep_three(run / "kept", initial, torch.float32)
+    with monkeypatch.context() as patch:
+        patch.setattr(convert, "restore", _killed)
+        child = os.fork()
+        if child == 0:
+            convert.export_kept(run / "kept", initial, 40, run / "chosen")
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    convert.export_kept(run / "kept", initial, 40, run / "chosen")
+    assert sorted(path.name for path in run.iterdir()) == ["chosen", "kept"]
+
+
+def _killed(kept: Path, initial: Path, step: int, folder: Path) -> None:
+    (folder / "half").mkdir(parents=True)
+    os.kill(os.getpid(), signal.SIGKILL)

@@ -1,5 +1,6 @@
 """Policies of chosen steps: kept while a run goes on, in the same bytes however often it is interrupted."""
 
+import re
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -8,7 +9,9 @@ from typing import Any
 import pytest
 from tests.everyday import everyday
 from tests.trainer import runs
+from torch import Tensor
 
+from dagrpo.checkpoints import gather as gathered
 from dagrpo.checkpoints import kept
 from dagrpo.checkpoints.compare import compare
 from dagrpo.checkpoints.tensors import Tensors
@@ -21,8 +24,8 @@ Inputs = tuple[Path, Path]
 Keep = dict[str, int] | list[int] | None
 
 
-def _run(inputs: Inputs, out: Path, keep: Keep, steps: int = 4, **more: Any) -> TrainingRun:
-    run = runs.training_run(inputs, out / "state", out, steps, save_every=2, keep_states=2)
+def _run(inputs: Inputs, out: Path, keep: Keep, steps: int = 4, *, save_every: int = 2, **more: Any) -> TrainingRun:
+    run = runs.training_run(inputs, out / "state", out, steps, save_every=save_every, keep_states=2)
     return runs.changed(run, training={"keep_policies": keep, **more})
 
 
@@ -96,6 +99,62 @@ def test_a_run_that_is_killed_while_a_policy_is_written_keeps_the_same_bytes(
     assert _bytes(run) == _bytes(whole)
 
 
+def test_a_policy_that_cannot_be_kept_costs_no_more_than_the_steps_since_its_state(
+    inputs: Inputs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The states that the run could resume from are removed only once the policy is whole."""
+    whole, run = (_run(inputs, tmp_path / name, [1, 4], save_every=1) for name in ("whole", "full"))
+    runs.execute(whole)
+
+    def full(*given: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="No space left"):
+        patch.setattr(kept, "write", full)
+        runs.execute(run)
+    assert runs.execute(run)[0][0] == "load step_1"
+    assert _bytes(run) == _bytes(whole)
+
+
+@pytest.mark.parametrize("section", ["engine", "reward_model"])
+def test_a_policy_is_gathered_before_servers_take_the_memory_of_the_trainers_gpus(
+    inputs: Inputs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, section: str
+) -> None:
+    """In the type that it is synced in, and what torch caches of it is returned."""
+    gates = {"digest_mebibytes": 0}  # the engine computes in float32
+    plain, shared = (
+        runs.changed(_run(inputs, tmp_path / name, [2], steps=3, gates=gates), rollout={"dtype": "bfloat16"})
+        for name in ("plain", "shared")
+    )
+    runs.execute(plain)
+    shared = runs.changed(shared, runtime={section: {"release_memory": True}})
+    order, gather, write = list[str](), gathered.whole, keeper.write_safetensors
+
+    class Noting(runs.ScriptedEngine):
+        def load(self, weights: Tensors, version: str) -> None:
+            super().load(weights, version)
+            order.append(f"load {version}")
+
+    def noting_whole(tensor: Tensor) -> Tensor:
+        order.append(f"gather {tensor.dtype}")
+        return gather(tensor)
+
+    def noting_write(*given: Any) -> None:
+        order.append("keep")
+        write(*given)
+        order.append("kept")
+
+    monkeypatch.setattr(gathered, "whole", noting_whole)
+    monkeypatch.setattr(keeper, "write_safetensors", noting_write)
+    monkeypatch.setattr(World, "free_cached", lambda world: order.append("free"))
+    runs.execute(shared, Noting)
+    first = order.index("keep")
+    assert first < order.index("load step_2")
+    assert {*order[first + 1 : order.index("kept")]} == {"gather torch.bfloat16"}
+    assert order[order.index("kept") + 1] == "free"
+    assert _bytes(shared) == _bytes(plain)
+
+
 def test_a_delta_is_computed_while_the_policy_changes(
     inputs: Inputs, whole: TrainingRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -144,6 +203,17 @@ def test_other_steps_may_be_asked_for_later(
     at_once = _run(inputs, tmp_path / "other", then)
     runs.execute(at_once)
     assert _bytes(run) == _bytes(at_once)
+
+
+def test_a_run_says_from_where_it_trains_again_and_why(
+    inputs: Inputs, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for keep in (None, [4], [3, 4], [1, 3]):
+        runs.execute(_run(inputs, tmp_path, keep))
+        said = " ".join("".join(capsys.readouterr()).split())
+        again = re.search(r"the policy of step (\d).*again from step (\d)", said)
+        expected = {(3, 4): ("3", "2"), (1, 3): ("1", "0")}.get(tuple(keep or ()))
+        assert (again and again.groups()) == expected, said
 
 
 def test_a_damaged_policy_is_trained_again(inputs: Inputs, whole: TrainingRun, tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ step, here and in commands.
 """
 
 import re
-import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ from dagrpo.pipeline.dag import stage_of
 from dagrpo.pipeline.declaration import POLICIES
 from dagrpo.pipeline.record import STATES
 from dagrpo.utils.manifest import MANIFEST
+from dagrpo.utils.tempdirs import temporary_folder
 
 if TYPE_CHECKING:
     import torch
@@ -116,9 +116,9 @@ def opened_policy(run: Path, policy: str, root: Path = Path()) -> Iterator[Path]
             f"{run} has kept no policy of step {number}, {known}: training.keep_policies chooses the steps."
         )
     (root / STATES).mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=root / STATES) as scratch:
-        export_kept(kept, run / "initial", number, Path(scratch, policy))
-        yield Path(scratch, policy)
+    with temporary_folder(root / STATES, "policy") as scratch:
+        export_kept(kept, run / "initial", number, scratch / policy)
+        yield scratch / policy
 
 
 def _run(source: str | Path, root: Path) -> Path | None:

@@ -1,6 +1,5 @@
 """Exact conversion between any two checkpoint formats."""
 
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -20,6 +19,7 @@ from dagrpo.checkpoints.tensors import first_difference
 from dagrpo.core.errors import UserError
 from dagrpo.utils import console
 from dagrpo.utils.manifest import FileEntry
+from dagrpo.utils.tempdirs import temporary_folder
 
 HUGGINGFACE = "huggingface"
 _NO_OPTIONS: Mapping[str, str] = {}
@@ -41,9 +41,9 @@ def export_kept(kept: Path, initial: Path, step: int, destination: Path) -> None
     if verify_listing(initial).format == HUGGINGFACE:
         restore(kept, initial, step, destination)
         return
-    with tempfile.TemporaryDirectory(dir=destination.parent) as scratch:
-        restore(kept, initial, step, Path(scratch, "policy"))
-        write_as(HUGGINGFACE, open_checkpoint(Path(scratch, "policy")), destination, store.DEFAULT_MAX_SHARD_BYTES)
+    with temporary_folder(destination.parent, "policy") as scratch:
+        restore(kept, initial, step, scratch / "policy")
+        write_as(HUGGINGFACE, open_checkpoint(scratch / "policy"), destination, store.DEFAULT_MAX_SHARD_BYTES)
 
 
 def _between(source: Path, old: str, destination: Path, new: str, max_shard_bytes: int) -> Manifest:

@@ -16,6 +16,8 @@ from dagrpo.checkpoints.modelling import PreTrainedModel
 from dagrpo.checkpoints.safetensors_file import SafetensorsFile, write_safetensors
 from dagrpo.checkpoints.tensors import NAMED_DTYPES, CastTensors, StateTensors, Tensors, TensorSpec
 from dagrpo.trainer.run import TrainingRun
+from dagrpo.trainer.state import states
+from dagrpo.utils.console import say
 from dagrpo.utils.distributed import World
 from dagrpo.utils.files import atomic_file, remove
 
@@ -31,7 +33,11 @@ class Keeper:
         """Find the policies that are there."""
         self._run, self._world = run, world
         self._folder, self._steps = run.state / "kept", run.training.kept_steps
-        self._weights = GatheredWeights(model, torch.float32, world) if self._steps else None
+        self.precedes_sync = world.size > 1 or run.runtime.lends_gpus
+        dtype = (
+            NAMED_DTYPES[run.rollout.dtype] if self.precedes_sync else torch.float32
+        )  # which one process need not copy
+        self._weights = GatheredWeights(model, dtype, world) if self._steps else None
         self._there = kept.whole_steps(self._folder) if world.is_rank_zero else []
         self._newest: int | None = None  # the step whose whole policy is in a file
 
@@ -44,6 +50,7 @@ class Keeper:
         """Begin after `finished` steps, whose policy is kept now if it is missing; later ones are written again. Every rank calls this."""
         there = [step for step in self._there if step <= finished]
         if self._world.is_rank_zero:
+            self._say_if_repeated(finished)
             kept.keep_only(self._folder, there)
         if self._world.broadcast(finished not in there) and finished in self._steps:
             self.gather(finished)
@@ -61,13 +68,17 @@ class Keeper:
         kept.select(self._folder, self._run.initial, chosen, self._run.kept.parent)
 
     def gather(self, finished: int) -> None:
-        """Write the whole policy after `finished` steps, before it changes. Every rank calls this."""
+        """Write the whole policy after `finished` steps, before it changes. Every rank calls this, if `precedes_sync` between update
+        and weight sync: no two threads may let the parts of a model communicate, and servers take the GPUs' memory afterwards.
+        """
         assert self._weights is not None
-        if not self._world.is_rank_zero:
+        if self._world.is_rank_zero:
+            with self._weights.reading() as tensors, atomic_file(self._whole(finished)) as temporary:
+                write_safetensors(temporary, CastTensors(_OnCpu(tensors), NAMED_DTYPES[self._run.rollout.dtype]), {})
+        else:
             self._weights.give_parts()
-            return
-        with self._weights.reading() as tensors, atomic_file(self._whole(finished)) as temporary:
-            write_safetensors(temporary, CastTensors(_OnCpu(tensors), NAMED_DTYPES[self._run.rollout.dtype]), {})
+        if self.precedes_sync:
+            self._world.free_cached()
 
     def encode(self, finished: int) -> None:
         """Keep the policy that `gather` has written, on rank 0, in any thread."""
@@ -78,6 +89,14 @@ class Keeper:
         if self._newest is not None:
             remove(self._whole(self._newest))
         self._newest = finished
+
+    def _say_if_repeated(self, finished: int) -> None:
+        reached, missing = states.last_step(self._run.state, self._run.training.steps), self.first_missing
+        if missing is not None and missing < reached:
+            say(
+                f"Step {reached} is finished, but the policy of step {missing} (training.keep_policies) is missing: training again from "
+                f"step {finished}. runtime.training.keep_states leaves more states to go on from."
+            )
 
     def _read(self, step: int) -> Tensors:
         file = SafetensorsFile(self._whole(step))

@@ -71,6 +71,13 @@ class Saver:
             except Exception:  # the error of the block ends the run, and is what it reports
                 logger.warning("the state that was being written is lost", exc_info=True)
 
+    def gather_if_due(self, finished: int) -> None:
+        """Gather the policy to keep after `finished` steps, if that has to precede the weight sync."""
+        if self.keeper.precedes_sync and self.keeper.is_due(finished):
+            self._finish_encoding()
+            self.keeper.gather(finished)
+            self.clock.lap("save")
+
     def save_if_due(self, finished: int) -> None:
         """Save the state after `finished` steps if section runtime.training asks for it, or the run is at its end, and keep the policy
         if training.keep_policies asks for it."""
@@ -80,10 +87,13 @@ class Saver:
             self._keep(finished)
 
     def save(self, finished: int) -> None:
-        """Begin to write the state after `finished` steps, unless it is the last one that was saved."""
+        """Begin to write the state after `finished` steps, unless it is the last one that was saved.
+
+        Waits for the policy that is being kept: a run without it resumes from one of the states that are removed now.
+        """
         if finished == self.saved:
             return
-        self.finish()
+        self._finish_all()
         run = self.run
         prompts, pending = self.source.end(finished)
         notes: dict[str, Any] = {**self.update.saved, PROMPTS: prompts, GATES: self.checks.saved}
@@ -108,6 +118,7 @@ class Saver:
     def _finish_all(self) -> None:
         self.finish()
         self._finish_encoding()
+        self.clock.lap("save")
 
     def _finish_encoding(self) -> None:
         encoding, self._encoding = self._encoding, None
@@ -115,19 +126,14 @@ class Saver:
             raise error
 
     def _keep(self, finished: int) -> None:
-        """Begin to keep the policy after `finished` steps.
-
-        Several ranks gather it at once: no two threads may let the parts of a model communicate.
-        """
+        """Begin to keep the policy after `finished` steps, whose state is saved if that is due, too."""
         self._finish_encoding()
 
         def write() -> None:
-            self.keeper.gather(finished)
+            if not self.keeper.precedes_sync:
+                self.keeper.gather(finished)
             self._encoding = _Writing(partial(self.keeper.encode, finished))
 
-        if self.world.size > 1:
-            write()
-            return
         self._begin(write)
         if self.run.training.staleness:
             self.finish()

@@ -86,6 +86,7 @@ def _take_steps(setup: Setup, first: int, history: History, opener: EngineOpener
             batch = broadcast_batch(rollouts, setup.world)
             stats = update.update(step, batch, rollouts)  # advantages, mini-batches, loss, optimizer
             figures = setup.checks.after_update(step, batch, stats, rollouts)
+            saver.gather_if_due(step + 1)
             sync.push(step + 1)  # into the engine
             history.append(rollouts, stats, figures)
             saver.save_if_due(step + 1)

@@ -70,7 +70,7 @@ class PolicyWeights:
         self._after_steps = self._weights if able is None else GatheredAdapter(model, lora.rank, dtype, world, able)
         self._stale = run.training.staleness > 0
         self._world = world
-        self._shares_gpus = run.runtime.engine.release_memory or run.runtime.reward_model.release_memory
+        self._lends_gpus = run.runtime.lends_gpus
 
     @contextmanager
     def opening(self) -> Iterator[Opening]:
@@ -103,7 +103,7 @@ class PolicyWeights:
 
     def _return_unused_memory(self) -> None:
         """Return the GPU memory that torch caches, on every rank, before any server comes back to its GPU."""
-        if self._shares_gpus:
+        if self._lends_gpus:
             self._world.free_cached()
 
 

@@ -235,6 +235,11 @@ class Runtime(Section):
     training: TrainingRuntime = Field(TrainingRuntime(), description="How the policy update is computed.")
 
     @property
+    def lends_gpus(self) -> bool:
+        """Return True if servers that leave the trainer's GPUs for an update take what is free of them from its weight sync on."""
+        return self.engine.release_memory or self.reward_model.release_memory
+
+    @property
     def copies(self) -> int:
         """Return the number of copies of the policy in training: one for all processes, or one on each node."""
         return self.nodes if self.training.shard_within == "node" else 1

@@ -107,6 +107,11 @@ def nearest(root: Path, at_most: int) -> SavedState | None:
     return None
 
 
+def last_step(root: Path, at_most: int) -> int:
+    """Return the step of the newest state, intact or not, after at most `at_most` steps; 0 without any."""
+    return max((saved.step for saved in _saved(root, at_most)), default=0)
+
+
 def named(folder: Path) -> SavedState:
     """Return the state of a folder that the user names, such as .state/ab12/step_00040. Raises UserError if it is invalid or damaged."""
     match = _NAME.fullmatch(folder.name)
