@@ -34,9 +34,8 @@ class Keeper:
         self._run, self._world = run, world
         self._folder, self._steps = run.state / "kept", run.training.kept_steps
         self.precedes_sync = world.size > 1 or run.runtime.lends_gpus
-        dtype = (
-            NAMED_DTYPES[run.rollout.dtype] if self.precedes_sync else torch.float32
-        )  # which one process need not copy
+        # In float32 one process copies nothing on its GPU.
+        dtype = NAMED_DTYPES[run.rollout.dtype] if self.precedes_sync else torch.float32
         self._weights = GatheredWeights(model, dtype, world) if self._steps else None
         self._there = kept.whole_steps(self._folder) if world.is_rank_zero else []
         self._newest: int | None = None  # the step whose whole policy is in a file
