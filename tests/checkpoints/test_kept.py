@@ -17,15 +17,14 @@ from dagrpo.checkpoints import convert, kept
 from dagrpo.checkpoints.config import Checkpoint
 from dagrpo.checkpoints.manifest import tensor_digest, verify
 from dagrpo.checkpoints.source import open_tensors
+from dagrpo.checkpoints.store import save_weights
 from dagrpo.checkpoints.tensors import CastTensors, StateTensors, Tensors, first_difference
 from dagrpo.core.errors import UserError
 from dagrpo.utils.files import read_json, write_json
 from dagrpo.utils.manifest import entry_of
 
-DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.int64, torch.uint8, torch.bool)
 
-
-def _moved(tensors: Tensors, seed: int, dtype: torch.dtype = torch.float32) -> StateTensors:
+def moved(tensors: Tensors, seed: int, dtype: torch.dtype = torch.float32) -> StateTensors:
     """Return weights of `dtype` near to others, of which some have not moved."""
     generator = torch.Generator().manual_seed(seed)
     moved = {}
@@ -35,8 +34,8 @@ def _moved(tensors: Tensors, seed: int, dtype: torch.dtype = torch.float32) -> S
     return StateTensors(moved)
 
 
-def _keep_three(folder: Path, initial: Path, dtype: torch.dtype) -> list[StateTensors]:
-    policies = [_moved(open_tensors(initial), seed, dtype) for seed in (1, 2, 3)]
+def keep_three(folder: Path, initial: Path, dtype: torch.dtype = torch.float32) -> list[StateTensors]:
+    policies = [moved(open_tensors(initial), seed, dtype) for seed in (1, 2, 3)]
     for step, policy in zip((20, 40, 60), policies, strict=True):
         kept.write(folder, initial, step, policy)
     return policies
@@ -63,7 +62,7 @@ def test_a_small_change_of_few_elements_is_few_bytes() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_every_kept_policy_is_restored_as_a_checkpoint(pristine: Path, tmp_path: Path, dtype: torch.dtype) -> None:
-    policies = _keep_three(tmp_path / "kept", pristine, dtype)
+    policies = keep_three(tmp_path / "kept", pristine, dtype)
     assert kept.steps(tmp_path / "kept") == [20, 40, 60]
     for step, policy in zip((60, 20, 40), (policies[2], policies[0], policies[1]), strict=True):
         kept.restore(tmp_path / "kept", pristine, step, tmp_path / "restored")
@@ -75,26 +74,36 @@ def test_every_kept_policy_is_restored_as_a_checkpoint(pristine: Path, tmp_path:
     assert config["dtype"] == str(dtype).removeprefix("torch.")
 
 
-def test_tensors_of_any_type_and_shape_keep_their_bits(pristine: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_tensors_of_any_type_and_shape_keep_their_bits(pristine: Path, tmp_path: Path, dtype: torch.dtype) -> None:
     generator = torch.Generator().manual_seed(0)
-    for step in (1, 2):
+    policies = []
+    for step in (0, 1, 2):
         bits = torch.randint(0, 256, (8 * 24,), generator=generator, dtype=torch.uint8)  # any NaN among them
-        policy = {str(dtype): bits.view(dtype).reshape(2, -1) for dtype in DTYPES[:-1]}
-        policy |= {"bool": bits > 7, "empty": torch.zeros(0, 3), "scalar": bits[:4].view(torch.float32).reshape(())}
-        kept.write(tmp_path, pristine, step, StateTensors(policy))
-        assert first_difference(StateTensors(policy), kept.open_kept(tmp_path, pristine, step)) is None
+        policy = {"floating": bits.view(dtype).reshape(2, -1), "int64": bits.view(torch.int64), "uint8": bits}
+        scalar = bits[: dtype.itemsize].view(dtype).reshape(())
+        policies.append(
+            StateTensors(policy | {"bool": bits > 7, "empty": torch.zeros(0, 3, dtype=dtype), "scalar": scalar})
+        )
+        if step == 0:
+            stored = CastTensors(policies[0], torch.float32)
+            save_weights(stored, torch.float32, pristine, tmp_path / "initial")
+            continue
+        kept.write(tmp_path / "kept", tmp_path / "initial", step, policies[-1])
+        opened = kept.open_kept(tmp_path / "kept", tmp_path / "initial", step)
+        assert first_difference(policies[-1], opened) is None
 
 
 def test_a_tensor_of_several_blocks_is_restored(
     pristine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kept, "BLOCK", 7)
-    policies = _keep_three(tmp_path, pristine, torch.bfloat16)
+    policies = keep_three(tmp_path, pristine, torch.bfloat16)
     assert first_difference(policies[2], kept.open_kept(tmp_path, pristine, 60)) is None
 
 
 def test_equal_policies_give_equal_bytes_and_the_one_before_may_be_given(pristine: Path, tmp_path: Path) -> None:
-    policies = _keep_three(tmp_path / "one", pristine, torch.bfloat16)
+    policies = keep_three(tmp_path / "one", pristine, torch.bfloat16)
     before: Tensors = CastTensors(open_tensors(pristine), torch.bfloat16)
     for step, policy in zip((20, 40, 60), policies, strict=True):
         kept.write(tmp_path / "other", pristine, step, policy, before)
@@ -138,7 +147,7 @@ def _write_words(folder: Path) -> None:
 def test_a_damaged_delta_is_named_and_nothing_is_written(
     pristine: Path, tmp_path: Path, damage: Callable[[Path], None]
 ) -> None:
-    policies = _keep_three(tmp_path / "kept", pristine, torch.float32)
+    policies = keep_three(tmp_path / "kept", pristine, torch.float32)
     damage(tmp_path / "kept")
     with pytest.raises(UserError, match=r"step_00040\.arrow, the delta of step 40, "):
         kept.restore(tmp_path / "kept", pristine, 40, tmp_path / "restored")
@@ -148,7 +157,7 @@ def test_a_damaged_delta_is_named_and_nothing_is_written(
 
 
 def test_what_cannot_be_restored_is_refused(pristine: Path, model_folder: Path, tmp_path: Path) -> None:
-    _keep_three(tmp_path / "kept", pristine, torch.float32)
+    keep_three(tmp_path / "kept", pristine, torch.float32)
     with pytest.raises(UserError, match="keeps no policy of step 50, but of 20, 40, 60"):
         kept.restore(tmp_path / "kept", pristine, 50, tmp_path / "restored")
     manifest = read_json(model_folder / "manifest.json")

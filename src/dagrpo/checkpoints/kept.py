@@ -7,10 +7,10 @@ have changed, as numbers that are small for small changes, their bytes in planes
 """
 
 import json
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +24,18 @@ from dagrpo.checkpoints.folder import copy_auxiliary, new_checkpoint, set_config
 from dagrpo.checkpoints.manifest import tensor_digest, tensor_digest_of, verify
 from dagrpo.checkpoints.source import open_tensors
 from dagrpo.checkpoints.store import finish
-from dagrpo.checkpoints.tensors import Tensors, TensorSpec, dtype_name, raw_bytes, total_bytes
+from dagrpo.checkpoints.tensors import (
+    NAMED_DTYPES,
+    CastTensors,
+    SomeTensors,
+    Tensors,
+    TensorSpec,
+    dtype_name,
+    raw_bytes,
+    total_bytes,
+)
 from dagrpo.core.errors import UserError
+from dagrpo.utils.file_names import leads_out
 from dagrpo.utils.files import atomic_file, atomic_folder, read_json, remove, share, write_json
 from dagrpo.utils.manifest import MANIFEST, FileEntry, entry_of, fault_of
 
@@ -36,6 +46,7 @@ _FARTHEST = (
 )
 _SCHEMA = pa.schema([("gaps", pa.large_binary()), ("changes", pa.large_binary())])
 _TENSORS = b"tensors"  # in the metadata of a delta: name, type and shape of each
+_OFFSETS = 16  # bytes: two numbers say where the bytes of a row begin and end
 _UNSIGNED = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 
 
@@ -80,15 +91,22 @@ def steps(kept: Path) -> list[int]:
 def read_kept(kept: Path) -> KeptPolicies:
     """Read the manifest of a folder of kept policies. Raises UserError if it is missing, or not that of kept policies."""
     path = kept / MANIFEST
+    content, fault = (
+        read_json(path),
+        "the files are not those of the steps, or something is written otherwise than by us",
+    )
     try:
-        listed = _ADAPTER.validate_python(read_json(path))
+        listed = _ADAPTER.validate_python(content)
+        is_ours = json.loads(json.dumps(asdict(listed))) == content
+        is_ours = is_ours and listed.files.keys() == {delta_file(step) for step in listed.policies}
     except ValidationError as error:
-        first = error.errors()[0]
-        raise UserError(
-            f"{path} does not list kept policies ({first['loc']}: {first['msg']}): run the training that makes it again."
-        ) from None
+        first, is_ours = error.errors()[0], False
+        fault = f"{first['loc']}: {first['msg']}"
+    if not is_ours:
+        raise UserError(f"{path} does not list kept policies ({fault}): run the training that makes it again.")
+    there = {INITIAL, *listed.policies}
     for step, policy in listed.policies.items():
-        if not INITIAL <= policy.after < step or policy.after not in {INITIAL, *listed.policies}:
+        if not INITIAL <= policy.after < step or policy.after not in there:
             raise UserError(f"{path}: step {step} refers to step {policy.after}, which is not there: train again.")
     return listed
 
@@ -118,8 +136,11 @@ def whole_steps(kept: Path) -> list[int]:
         listed = read_kept(kept)
     except UserError:
         return []
-    whole = {name for name, entry in listed.files.items() if fault_of(kept / name, entry) is None}
-    return [step for step in sorted(listed.policies) if whole.issuperset(map(delta_file, listed.chain(step)))]
+    whole = {INITIAL}
+    for step in sorted(listed.policies):
+        if listed.policies[step].after in whole and _fault(kept, step, listed) is None:
+            whole.add(step)
+    return sorted(whole - {INITIAL})
 
 
 def select(kept: Path, initial: Path, chosen: Sequence[int], destination: Path) -> None:
@@ -134,7 +155,7 @@ def select(kept: Path, initial: Path, chosen: Sequence[int], destination: Path) 
             if listed.policies[step].after != after:
                 write(folder, initial, step, open_kept(kept, initial, step))
                 continue
-            _opened(kept, step, listed)
+            _opened(kept, step, listed, open_tensors(initial))
             share(kept / delta_file(step), folder / delta_file(step))
             _add(folder, step, listed.policies[step], listed.files[delta_file(step)])
 
@@ -163,22 +184,30 @@ def restore(kept: Path, initial: Path, step: int, folder: Path) -> None:
 
     Raises UserError if the step is not kept, `initial` is not the checkpoint that the run began with, or a delta is damaged or foreign.
     """
-    tensors = open_kept(kept, initial, step)
-    origin, digest = verify(initial), read_kept(kept).policies[step].digest
+    tensors, digest = _open(kept, initial, step)
+    origin = verify(initial)
     with new_checkpoint(folder, total_bytes(tensors)) as new:
         copy_auxiliary(initial, origin, new)
-        set_config_dtype(new, next(s.dtype for s in tensors.specs.values() if s.dtype.is_floating_point))
-        if finish(new, origin.format, tensors).tensors.digest != digest:
-            raise _unusable(kept / delta_file(step), step, "gives other tensors than were kept")
+        set_config_dtype(
+            new, next((s.dtype for s in tensors.specs.values() if s.dtype.is_floating_point), torch.float32)
+        )
+        _require_digest(kept, step, finish(new, origin.format, tensors).tensors.digest, digest)
 
 
 def open_kept(kept: Path, initial: Path, step: int) -> Tensors:
-    """Open the policy of a kept step, or the initial one for step 0, to be read tensor by tensor; checks the files.
+    """Open the policy of a kept step, or the initial one for step 0, to be read tensor by tensor; checks its digest.
 
     Raises UserError as `restore` does.
     """
     if step == INITIAL:
         return open_tensors(initial)
+    tensors, digest = _open(kept, initial, step)
+    _require_digest(kept, step, tensor_digest(tensors), digest)
+    return tensors
+
+
+def _open(kept: Path, initial: Path, step: int) -> tuple[Tensors, str]:
+    """Return the policy of a kept step, its files checked, and the digest that it must have."""
     listed = read_kept(kept)
     if step not in listed.policies:
         there = ", ".join(map(str, sorted(listed.policies))) or "none"
@@ -187,16 +216,25 @@ def open_kept(kept: Path, initial: Path, step: int) -> Tensors:
         raise UserError(
             f"{kept} was written by a run that began with another checkpoint than {initial}: name that one."
         )
-    return _Policy(open_tensors(initial), [_opened(kept, each, listed) for each in listed.chain(step)])
+    first = open_tensors(initial)
+    policy = _Policy(first, [_opened(kept, each, listed, first) for each in listed.chain(step)])
+    return policy, listed.policies[step].digest
 
 
-def _opened(kept: Path, step: int, listed: KeptPolicies) -> "_Delta":
+def _require_digest(kept: Path, step: int, digest: str, listed: str) -> None:
+    if digest != listed:
+        raise _unusable(kept / delta_file(step), step, "gives other tensors than were kept")
+
+
+def _opened(kept: Path, step: int, listed: KeptPolicies, initial: Tensors) -> "_Delta":
+    if (fault := _fault(kept, step, listed)) is not None:
+        raise _unusable(kept / delta_file(step), step, fault)
+    return _Delta(kept / delta_file(step), step, initial)
+
+
+def _fault(kept: Path, step: int, listed: KeptPolicies) -> str | None:
     path = kept / delta_file(step)
-    entry = listed.files.get(path.name)
-    fault = "is not listed" if entry is None else fault_of(path, entry)
-    if fault is not None:
-        raise _unusable(path, step, fault)
-    return _Delta(path, step)
+    return "is a link out of its folder" if leads_out(path) else fault_of(path, listed.files[path.name])
 
 
 def _unusable(path: Path, step: int, fault: str) -> UserError:
@@ -204,35 +242,46 @@ def _unusable(path: Path, step: int, fault: str) -> UserError:
 
 
 class _Delta:
-    """An opened file of changes."""
+    """An opened file of changes of some tensors of the initial checkpoint, in one floating point type."""
 
-    def __init__(self, path: Path, step: int) -> None:
+    def __init__(self, path: Path, step: int, initial: Tensors) -> None:
         self._path, self._step = path, step
         with self._naming():
-            self._file = pa.ipc.open_file(pa.memory_map(str(path)))
-            described = json.loads(self._file.schema.metadata[_TENSORS])
-            self.specs = {n: TensorSpec(dtype=getattr(torch, t), shape=tuple(s)) for n, (t, s) in described.items()}
-        self._firsts: dict[str, int] = {}  # the block that a tensor begins with
-        count = 0
-        for name, spec in self.specs.items():
-            self._firsts[name] = count
-            count += len(_blocks(spec.numel))
+            source = pa.memory_map(str(path))
+            source.seek(len(b"ARROW1\0\0"))  # a stream follows, and a list of its batches
+            first, *self._batches = pa.ipc.MessageReader.open_stream(source)
+            schema = pa.ipc.read_schema(first)
+            names = [*json.loads(schema.metadata[_TENSORS])]
+            casts = [CastTensors(SomeTensors(initial, names), dtype) for dtype in NAMED_DTYPES.values()]
+            [self.specs, *_] = [c.specs for c in casts if schema.equals(_schema(c.specs), check_metadata=True)]
+            counts = [len(_blocks(spec.numel)) for spec in self.specs.values()]
+            if sum(counts) != len(self._batches):
+                raise ValueError("another number of blocks")
+        self._firsts = dict(
+            zip(self.specs, accumulate(counts, initial=0), strict=False)
+        )  # the block that a tensor begins with
 
-    def applied(self, name: str, before: Tensor | None) -> Tensor:
+    def applied(self, name: str, before: Tensor) -> Tensor:
         """Return a tensor, from the one before it, which is left alone."""
-        spec = self.specs[name]
-        values = _bits(_as(spec, before), spec).copy()
         with self._naming():
+            spec = self.specs[name]
+            values = _bits(before, spec).copy()
             for number, block in enumerate(_blocks(spec.numel), self._firsts[name]):
-                gaps, changes = self._file.get_batch(number).to_pydict().values()
-                decode(values[block], gaps[0], changes[0])
+                _apply(self._batches[number], values[block])
         return torch.from_numpy(values.view(np.uint8)).view(spec.dtype).reshape(spec.shape)
 
     @contextmanager
     def _naming(self) -> Iterator[None]:
         try:
             yield
-        except (pa.ArrowException, LookupError, TypeError, ValueError, AttributeError):  # written by something else
+        except (
+            pa.ArrowException,
+            LookupError,
+            TypeError,
+            ValueError,
+            RecursionError,
+            OSError,
+        ):  # written by something else
             raise _unusable(self._path, self._step, "is not a delta of a policy") from None
 
 
@@ -244,35 +293,65 @@ class _Policy:
         self.specs = deltas[-1].specs
 
     def read(self, name: str) -> Tensor:
-        tensor = self._initial.read(name) if name in self._initial.specs else None
+        tensor = self._initial.read(name)
         for delta in self._deltas:
-            tensor = delta.applied(name, tensor) if name in delta.specs else None
-        assert tensor is not None
+            tensor = delta.applied(name, tensor)
         return tensor
+
+
+def _apply(message: pa.ipc.Message, values: np.ndarray[Any, Any]) -> None:
+    """Apply a block's batch in place. Nothing larger than the block's changes can be is decompressed."""
+    if max(_declared(message)) > max(values.nbytes, _OFFSETS):
+        raise ValueError("more bytes than a block has")
+    batch = pa.ipc.read_record_batch(message, _SCHEMA)
+    batch.validate(full=True)
+    [gaps], [changes] = batch.to_pydict().values()
+    decode(values, gaps, changes)
+
+
+def _declared(message: pa.ipc.Message) -> list[int]:
+    """Return the bytes that each buffer of a batch is said to have when decompressed; -1: it is not compressed.
+
+    Field 2 of a Message is its RecordBatch, whose field 2 are places and lengths of the buffers in the body
+    (https://github.com/apache/arrow/tree/main/format, Message.fbs; https://flatbuffers.dev/internals).
+    """
+    data, body = bytes(message.metadata), message.body
+
+    def number(place: int, size: int = 4) -> int:
+        return int.from_bytes(data[place : place + size], "little")
+
+    place = number(0)
+    for _ in range(2):
+        fields = place - int.from_bytes(data[place : place + 4], "little", signed=True)
+        place += number(fields + 4 + 2 * 2, 2)
+        place += number(place)
+    buffers = np.frombuffer(data, "<i8", 2 * number(place), place + 4).reshape(-1, 2)
+    return [
+        int.from_bytes(body[start : start + 8].to_pybytes(), "little", signed=True)
+        for start, size in buffers.tolist()
+        if size
+    ]
 
 
 def _write_delta(path: Path, before: Tensors, policy: Tensors) -> None:
     specs = {name: policy.specs[name] for name in sorted(policy.specs)}
-    described = {name: [dtype_name(spec.dtype), list(spec.shape)] for name, spec in specs.items()}
-    schema = _SCHEMA.with_metadata({_TENSORS: json.dumps(described)})
+    schema = _schema(specs)
     options = pa.ipc.IpcWriteOptions(compression=pa.Codec("zstd", 3))
     with pa.ipc.new_file(str(path), schema, options=options) as file:
         for name, spec in specs.items():
-            old = _bits(_as(spec, before.read(name) if name in before.specs else None), spec)
-            new = _bits(policy.read(name), spec)
+            old, new = _bits(before.read(name), spec), _bits(policy.read(name), spec)
             for block in _blocks(spec.numel):
                 file.write(pa.record_batch([[part] for part in encode(old[block], new[block])], schema=schema))
 
 
-def _as(spec: TensorSpec, tensor: Tensor | None) -> Tensor:
-    """Return a tensor in a type, or zeros in place of none, or one of another shape."""
-    if tensor is None or tuple(tensor.shape) != spec.shape:
-        return torch.zeros(spec.shape, dtype=spec.dtype)
-    return tensor.to(spec.dtype)
+def _schema(specs: Mapping[str, TensorSpec]) -> pa.Schema:
+    """Return the schema of a delta, which describes the tensors in the order of their names."""
+    described = {name: [dtype_name(specs[name].dtype), list(specs[name].shape)] for name in sorted(specs)}
+    return _SCHEMA.with_metadata({_TENSORS: json.dumps(described)})
 
 
 def _bits(tensor: Tensor, spec: TensorSpec) -> np.ndarray[Any, Any]:
-    return np.frombuffer(raw_bytes(tensor), dtype=_UNSIGNED[spec.dtype.itemsize])
+    return np.frombuffer(raw_bytes(tensor.to(spec.dtype)), dtype=_UNSIGNED[spec.dtype.itemsize])
 
 
 def _blocks(elements: int) -> Sequence[slice]:
@@ -297,6 +376,8 @@ def encode(before: np.ndarray[Any, Any], after: np.ndarray[Any, Any]) -> tuple[b
 
 def decode(values: np.ndarray[Any, Any], gaps: bytes, changes: bytes) -> None:
     """Apply to an array, in place, what `encode` returned. Raises ValueError or IndexError if it does not fit."""
+    if len(gaps) > len(values):  # each mark stands for an element, or for 255
+        raise ValueError("more gaps than elements")
     marks = np.frombuffer(gaps, dtype=np.uint8)
     places = np.cumsum(marks, dtype=np.int64)[marks != _FARTHEST]
     planes = np.frombuffer(changes, dtype=np.uint8).reshape(values.itemsize, -1)
