@@ -177,7 +177,7 @@ def test_a_killed_export_leaves_nothing_once_another_has_ended(
 ) -> None:
     initial, run = tmp_path / "initial", tmp_path / "run"
     convert.convert(model_folder, initial, Checkpoint(format="dcp"))
-    _keep_three(run / "kept", initial, torch.float32)
+    keep_three(run / "kept", initial, torch.float32)
     with monkeypatch.context() as patch:
         patch.setattr(convert, "restore", _killed)
         child = os.fork()
