@@ -100,7 +100,7 @@ def test_each_task_goes_through_its_own_epochs(kind: str, whole: dict[str, Train
             drawn[task].append(row - (SUMS if task == "fives" else 0))
     seed, metrics = whole[kind].seed, read_parquet(whole[kind].metrics)
     for task, size in (("arithmetic", SUMS), ("fives", FIVES)):
-        assert drawn[task] == prompt_indices(seed, 0, len(drawn[task]), size)
+        assert drawn[task] == prompt_indices(seed, 0, len(drawn[task]), size, task=task)
         assert metrics[f"task/{task}/epoch"][-1].as_py() == len(drawn[task]) / size
 
 
@@ -228,8 +228,9 @@ def test_fine_tuning_learns_as_many_rows_of_each_task(inputs: tuple[Path, Path],
     """The first step is that of a single task with just these rows; a killed run leaves the same bytes."""
     run = _tuning(inputs, fives, tmp_path / "whole")
     reported = _tuned(run)
-    tables = {SUMS: read_parquet(inputs[1]), FIVES: read_parquet(fives)}
-    rows = pa.concat_tables([table.take(prompt_indices(3, 0, 3, size)) for size, table in tables.items()])
+    tables = {task: read_parquet(path) for task, path in run.train_splits.items()}
+    drawn = {task: prompt_indices(3, 0, 3, table.num_rows, task=task) for task, table in tables.items()}
+    rows = pa.concat_tables([table.take(drawn[task]) for task, table in tables.items()])
     write_parquet(tmp_path / "first.parquet", rows)
     out = tmp_path / "alone"
     alone = replace(run, train_splits={"first": tmp_path / "first.parquet"}, shares={}, state=out, tuned=out / "tuned")

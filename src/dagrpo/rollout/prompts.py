@@ -124,26 +124,28 @@ def prompts_of(
 
 
 def prompt_indices(
-    seed: int, first: int, count: int, total: int, pass_rates: Sequence[float] | None = None
+    seed: int, first: int, count: int, total: int, pass_rates: Sequence[float] | None = None, task: str = ""
 ) -> list[int]:
     """Return `count` prompts of an endless sequence of shuffled epochs, from the place `first` (0-based) on.
 
-    They depend on the arguments alone, so a resumed run needs no saved position. An epoch's order depends on (seed, epoch). Each prompt
-    appears once per epoch. With pass rates, [total], an epoch goes from the highest to the lowest, and only prompts of equal pass rate are
+    They depend on the arguments alone, so a resumed run needs no saved position. An epoch's order depends on (seed, epoch) and
+    `task`, which is "" unless there are several: tasks of one size would be in step. Each prompt appears once per epoch. With pass rates, [total], an epoch goes from the highest to the lowest, and only prompts of equal pass rate are
     shuffled.
     """
     indices: list[int] = []
     for epoch in range(first // total, (first + count - 1) // total + 1):
-        order = epoch_order(seed, epoch, total, pass_rates)
+        order = epoch_order(seed, epoch, total, pass_rates, task)
         start = max(first - epoch * total, 0)
         stop = min(first + count - epoch * total, total)
         indices += order[start:stop]
     return indices
 
 
-def epoch_order(seed: int, epoch: int, total: int, pass_rates: Sequence[float] | None = None) -> list[int]:
+def epoch_order(
+    seed: int, epoch: int, total: int, pass_rates: Sequence[float] | None = None, task: str = ""
+) -> list[int]:
     """Return the prompts of an epoch in their order, as `prompt_indices` describes it."""
-    order = np.random.default_rng([seed, epoch]).permutation(total)
+    order = np.random.default_rng([seed, epoch, *task.encode()]).permutation(total)
     if pass_rates is not None:
         order = order[np.argsort(-np.asarray(pass_rates)[order], kind="stable")]
     return [int(index) for index in order]

@@ -134,8 +134,9 @@ class FineTuning:
     def _rows_of(self, step: int) -> list[SupervisedSequence]:
         """Return the rows of a step (0-based): the next ones of each task's shuffled epochs, in its share."""
         first, counts = self._mixture.before(step), self._mixture.counts(step)
+        is_mixture = len(self._rows) > 1
         rows = {
-            task: iter(prompt_indices(self._run.seed, first[task], counts[task], len(own)))
+            task: iter(prompt_indices(self._run.seed, first[task], counts[task], len(own), task=task * is_mixture))
             for task, own in self._rows.items()
         }
         return [self._rows[task][next(rows[task])] for task in spread_evenly(counts)]

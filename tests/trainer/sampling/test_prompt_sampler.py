@@ -125,7 +125,7 @@ def test_a_mixture_takes_turns_and_each_task_keeps_its_own_order() -> None:
     sampler = PromptSampler(of_tasks(a=7, b=4), training(prompts_per_step=3), 3, shares={"a": 0.5, "b": 0.5})
     assert [sampler.due(step) for step in range(2)] == [{"a": 2, "b": 1}, {"a": 1, "b": 2}]
     drawn = [row for step in range(4) for row in rows(sampler.draw(sampler.due(step), step))]
-    a, b = (prompt_indices(3, 0, 6, size) for size in (7, 4))
+    a, b = (prompt_indices(3, 0, 6, size, task=task) for task, size in (("a", 7), ("b", 4)))
     b = [7 + row for row in b]
     assert drawn == [a[0], a[1], b[0], b[1], a[2], b[2], a[3], a[4], b[3], b[4], a[5], b[5]]
     assert sampler.epochs == {"a": 6 / 7, "b": 6 / 4}
@@ -133,6 +133,20 @@ def test_a_mixture_takes_turns_and_each_task_keeps_its_own_order() -> None:
     assert sampler.saved == {"tasks": {"a": {"position": 6, **state}, "b": {"position": 6, **state}}}
     later = PromptSampler(of_tasks(a=7, b=4), training(prompts_per_step=3), 3, shares={"a": 1, "b": 1}, finished=4)
     assert later.saved == sampler.saved, "of steps that each drew their batch"
+
+
+@pytest.mark.parametrize("order", ["shuffled", "easy_first"])
+def test_tasks_of_one_size_go_through_their_rows_in_orders_of_their_own(order: str) -> None:
+    """A task and its variant with tools have the same problems in the same rows: a batch would have each twice."""
+    rated = [replace(each, row=replace(each.row, pass_rate=0.5)) for each in of_tasks(a=40, b=40)]
+    sampler = PromptSampler(rated, training(order=order), 3)
+    for step in range(2):
+        drawn = rows(sampler.draw({"a": 40, "b": 40}, step))
+        a, b = ([row % 40 for row in drawn if row // 40 == task] for task in range(2))
+        assert sorted(a) == sorted(b) == [*range(40)]
+        assert sum(one == other for one, other in zip(a, b, strict=True)) < 5
+    alone = PromptSampler(of_tasks(a=40), training(), 3)
+    assert rows(alone.draw({"a": 40}, 0)) == prompt_indices(3, 0, 40, 40), "the name of a single task does not count"
 
 
 @given(
@@ -163,7 +177,7 @@ def test_a_mixture_that_goes_on_anywhere_draws_what_a_whole_run_draws(
     for task, first, size in (("a", 0, sizes[0]), ("b", sizes[0], sizes[1])):
         position = whole.saved["tasks"][task]["position"]
         own = [row - first for row in (*done, *waiting) if first <= row < first + size]
-        assert sorted(own) == sorted(prompt_indices(5, 0, position, size))
+        assert sorted(own) == sorted(prompt_indices(5, 0, position, size, task=task))
 
 
 def test_a_task_whose_problems_are_all_retired_is_named() -> None:

@@ -64,7 +64,8 @@ class PromptSampler:
         for task, own in tasks.items():
             # Older states have none that were cut off.
             own_parts = [(parts or {}).get(next(places), {}) for _ in known[task].get("cut_off", [])]
-            self._samplers[task] = _TaskSampler(own, training, seed, known[task], own_parts)
+            of = task if len(tasks) > 1 else ""
+            self._samplers[task] = _TaskSampler(own, of, training, seed, known[task], own_parts)
 
     @property
     def tasks(self) -> tuple[str, ...]:
@@ -140,13 +141,15 @@ class _TaskSampler:
     def __init__(
         self,
         prompts: Sequence[Prompt],
+        task: str,
         training: Training,
         seed: int,
         known: Mapping[str, Any],
         parts: Sequence[Parts],
     ) -> None:
-        """Start at a state. `parts`: of its prompts that were cut off."""
+        """Start at a state. `task`: as `epoch_order` has it; `parts`: of its prompts that were cut off."""
         self._prompts = prompts
+        self._task = task
         self._training = training
         self._seed = seed
         self._position = int(known["position"])  # in the row: the number of its positions that were sampled or skipped
@@ -201,7 +204,8 @@ class _TaskSampler:
     def _next(self) -> Prompt:
         epoch, place = divmod(self._position, len(self._prompts))
         if self._epoch[0] != epoch:
-            self._epoch = (epoch, epoch_order(self._seed, epoch, len(self._prompts), self._pass_rates()))
+            order = epoch_order(self._seed, epoch, len(self._prompts), self._pass_rates(), self._task)
+            self._epoch = (epoch, order)
         self._position += 1
         return self._prompts[self._epoch[1][place]]
 
