@@ -38,8 +38,7 @@ class Counting(Judge):
         self.also(position)
         self.judged[position] = list(group)
 
-    @property
-    def is_full(self) -> bool:
+    def has_enough(self, position: int) -> bool:
         return len(self.judged) >= self.enough
 
 

@@ -21,14 +21,13 @@ from dagrpo.rollout.schedule import Group, attempts_of, report_retries
 
 
 class Judge(Protocol):
-    """Decision, from finished groups, whether there are enough."""
+    """Decision, from finished groups, of which there are enough."""
 
     def judge(self, position: int, group: Sequence[Trajectory]) -> None:
         """Take a finished group. Called in a separate thread, one group at a time, in the order in which they finish."""
 
-    @property
-    def is_full(self) -> bool:
-        """Return True if there are enough, and from then on."""
+    def has_enough(self, position: int) -> bool:
+        """Return True if no group such as that at `position` is needed, and from then on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +85,7 @@ def followed(part: Completion, rest: Completion) -> Completion:
 
 
 class EarlyStop:
-    """Free-running groups of one round, of which unfinished ones are cut off once `judge` has enough.
+    """Free-running groups of one round, of which unfinished ones are cut off once `judge` has enough of them.
 
     Only groups at the positions `cuttable` are cut off; all others are waited for. If the server of a group dies and there are
     others, its attempts are made again on one of those.
@@ -127,10 +126,10 @@ class EarlyStop:
                 done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
                 for task in done:
                     task.result()
-                if self._cuttable and running and self._judge.is_full:
-                    cut = {task for task in running if tasks[task] in self._cuttable}
-                    running -= cut
-                    await self._cut_off({task: tasks[task] for task in cut})
+                own = {task: tasks[task] for task in running if tasks[task] in self._cuttable}
+                if cut := {task: position for task, position in own.items() if self._judge.has_enough(position)}:
+                    running -= cut.keys()
+                    await self._cut_off(cut)
         finally:
             for task in running:
                 task.cancel()

@@ -103,12 +103,12 @@ def test_each_task_of_a_mixture_fills_its_own_part_of_the_batch() -> None:
     # a at 0, 2 and 6, b its second, c one without spread.
     assert np.flatnonzero(used_groups(found, settings, 0, due)).tolist() == [0, 2, 4, 5, 6]
     missing = {"a": 1, "b": 0, "c": -1}
-    full = FullBatch(missing, lambda own: groups(*[DIFFERENT] * (len(own) // 2), tasks="a"), settings)
-    assert not full.is_full
-    full.judge(0, [each.trajectory for each in groups(DIFFERENT, tasks="b")])
-    assert not full.is_full, "another one of b is of no use"
+    full = FullBatch(missing, "aabc", lambda own: groups(*[DIFFERENT] * (len(own) // 2), tasks="a"), settings)
+    assert [*map(full.has_enough, range(4))] == [False, False, True, True]
+    full.judge(2, [each.trajectory for each in groups(DIFFERENT, tasks="b")])
+    assert not full.has_enough(0), "another one of b is of no use"
     full.judge(1, [each.trajectory for each in groups(DIFFERENT, tasks="a")])
-    assert full.is_full
+    assert full.has_enough(0)
 
 
 def test_a_step_without_any_spread_goes_on_only_where_no_more_was_asked_for() -> None:
@@ -120,7 +120,7 @@ def test_a_step_without_any_spread_goes_on_only_where_no_more_was_asked_for() ->
 
 def test_only_what_can_change_is_a_figure() -> None:
     used = np.array([True, False, True, True])
-    nothing = CutOff()
+    nothing: list[CutOff] = []
     assert figures(used, 2, 5, nothing, training()) == {}
     assert figures(used, 2, 5, nothing, training(max_rounds=2)) == {
         "rollout/rounds": 2.0,
@@ -130,5 +130,5 @@ def test_only_what_can_change_is_a_figure() -> None:
     retiring = training().model_copy(update={"retire_at": 0.9})
     assert figures(used, 1, 5, nothing, retiring) == {"rollout/retired_prompts": 5.0}
     cutting = training(oversampling=2.0, max_aborts=1)
-    found = figures(used, 1, 5, CutOff(positions=(1, 4), tokens=30), cutting)
-    assert (found["rollout/cut_off_groups"], found["rollout/cut_off_tokens"]) == (2.0, 30.0)
+    found = figures(used, 1, 5, [CutOff(positions=(1,), tokens=10), CutOff(positions=(0, 4), tokens=20)], cutting)
+    assert (found["rollout/cut_off_groups"], found["rollout/cut_off_tokens"]) == (3.0, 30.0)

@@ -157,7 +157,7 @@ def test_a_prompt_that_was_cut_off_comes_first_in_the_next_step_also_after_a_kil
 def test_a_round_of_a_mixture_ends_when_each_task_has_its_groups() -> None:
     """A group of each is due and two are drawn; what is cut off comes first among its own task's, also after a kill."""
     mixed = [replace(each, row=replace(each.row, task="a" if each.index < 3 else "b")) for each in PROBLEMS[:6]]
-    a, b = (prompt_indices(SEED, 0, 3, 3) for _ in "ab")
+    a, b = (prompt_indices(SEED, 0, 3, 3, task=task) for task in "ab")
     b = [3 + row for row in b]
     training = settings_of(spread_of=None)
     with steps_with(_never(a[0], b[1]), training, problems=mixed) as steps:
@@ -168,6 +168,43 @@ def test_a_round_of_a_mixture_ends_when_each_task_has_its_groups() -> None:
     with steps_with(_never(a[2], b[2]), training, saved, problems=mixed) as steps:
         rollouts = steps.next(1)
     assert [each.trajectory.prompt.index for each in rollouts.graded[::SAMPLES]] == [a[0], b[1]]
+
+
+def test_groups_of_a_task_that_has_enough_are_cut_off_while_another_task_still_runs() -> None:
+    """A group of each is due and two are drawn; the second of a would finish long before the first of b."""
+    mixed = [replace(each, row=replace(each.row, task="a" if each.index < 3 else "b")) for each in PROBLEMS[:6]]
+    drawn = PromptSampler(mixed, settings_of(), SEED).draw({"a": 2, "b": 2}, 0)
+    a, b = ([each.prompt for each in drawn if each.prompt.row.task == task] for task in "ab")
+    pace = {a[0].token_ids: 0, a[1].token_ids: 500, b[0].token_ids: 2000, b[1].token_ids: NEVER}
+    engine = PacedEngine(lambda request: pace[request.input_ids], lambda request: RIGHT)
+    with steps_with(engine, settings_of(spread_of=None), problems=mixed) as steps:
+        rollouts = steps.next(0)
+        saved = steps.sampler.prompt_sampler.saved["tasks"]
+    assert finished(rollouts) == [a[0].index, b[0].index]
+    assert {task: own["cut_off"] for task, own in saved.items()} == {
+        "a": [[a[1].index, 1]],
+        "b": [[b[1].index, 1]],
+    }
+
+
+def test_a_task_is_sampled_again_with_other_seeds_after_groups_of_another_one_were_cut_off() -> None:
+    """One of a has spread, one is cut off; both of b are always right, so that a second round draws two more of b."""
+    mixed = [replace(each, row=replace(each.row, task="a" if each.index < 3 else "b")) for each in PROBLEMS]
+    training = settings_of(max_rounds=2)
+    drawn = PromptSampler(mixed, training, SEED).draw({"a": 2, "b": 2}, 0)
+    a, b = ([each.prompt.token_ids for each in drawn if each.prompt.row.task == task] for task in "ab")
+    sent: list[SamplingRequest] = []
+
+    def says(request: SamplingRequest) -> str:
+        sent.append(request)
+        return RIGHT if request.seed in FIRST_SAMPLES or request.input_ids in b else WRONG
+
+    engine = PacedEngine(lambda request: {a[1]: NEVER, b[0]: 500, b[1]: 500}.get(request.input_ids, 0), says)
+    with steps_with(engine, training, problems=mixed) as steps:
+        metrics = steps.next(0).sampling_metrics
+    assert (metrics["rollout/rounds"], metrics["rollout/cut_off_groups"]) == (2, 1)
+    seeds = [request.seed for request in (*sent, *engine.was_at_work)]
+    assert len(seeds) == len({*seeds}) == 12
 
 
 def _never(*rows: int) -> PacedEngine:

@@ -74,14 +74,18 @@ def used_groups(graded: Sequence[GradedTrajectory], training: Training, step: in
     return used
 
 
-def figures(used: Flags, rounds: int, retired: int, cut_off: CutOff, training: Training) -> dict[str, float]:
-    """Return metrics of a step's sampling: only those that its parameters can change. `retired`: prompts of the run so far."""
+def figures(used: Flags, rounds: int, retired: int, cut_off: Sequence[CutOff], training: Training) -> dict[str, float]:
+    """Return metrics of a step's sampling: only those that its parameters can change.
+
+    `retired`: prompts of the run so far; `cut_off`: by each round.
+    """
     dynamic = {
         "rollout/rounds": float(rounds),
         "rollout/discarded_groups": float((~used).sum()),
         "rollout/discarded_fraction": float((~used).mean()),
     }
-    cut = {CUT_OFF_GROUPS: float(len(cut_off.positions)), CUT_OFF_TOKENS: float(cut_off.tokens)}
+    groups, tokens = (sum(len(each.positions) for each in cut_off), sum(each.tokens for each in cut_off))
+    cut = {CUT_OFF_GROUPS: float(groups), CUT_OFF_TOKENS: float(tokens)}
     return {
         **(dynamic if training.dynamic_sampling.is_on else {}),
         **(cut if training.dynamic_sampling.max_aborts else {}),
@@ -92,11 +96,12 @@ def figures(used: Flags, rounds: int, retired: int, cut_off: CutOff, training: T
 class FullBatch:
     """Grader of the groups of one round, which counts those that qualify for the batch."""
 
-    def __init__(self, missing: Mapping[str, int], grade: Grade, training: Training) -> None:
-        """Start a round; `missing`: groups of each task that the step's earlier rounds have not found."""
+    def __init__(self, missing: Mapping[str, int], tasks: Sequence[str], grade: Grade, training: Training) -> None:
+        """Start a round; `missing`: groups of each task that earlier rounds have not found; `tasks`: of the groups, by position."""
         self._grade = grade
         self._training = training
         self._missing = Counter(missing)
+        self._tasks = tasks
         self._graded: dict[int, list[GradedTrajectory]] = {}  # by the group's position in the round
         self._greedy: dict[int, list[Trajectory]] = {}  # one each, or an empty list
 
@@ -105,13 +110,12 @@ class FullBatch:
         sampled = [trajectory for trajectory in group if trajectory.sample_index != GREEDY]
         graded = self._grade(sampled)
         self._greedy[position] = [trajectory for trajectory in group if trajectory.sample_index == GREEDY]
-        self._missing[group[0].prompt.row.task] -= int(has_spread(graded, self._training).sum())
+        self._missing[self._tasks[position]] -= int(has_spread(graded, self._training).sum())
         self._graded[position] = graded
 
-    @property
-    def is_full(self) -> bool:
-        """Return True if the batch has all of its groups."""
-        return all(count <= 0 for count in self._missing.values())
+    def has_enough(self, position: int) -> bool:
+        """Return True if the batch has all groups of the task at `position`."""
+        return self._missing[self._tasks[position]] <= 0
 
     @property
     def graded(self) -> list[GradedTrajectory]:

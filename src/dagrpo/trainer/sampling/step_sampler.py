@@ -45,7 +45,8 @@ class _Attempts:
     graded: list[GradedTrajectory] = field(default_factory=list)
     greedy: list[Trajectory] = field(default_factory=list)  # not graded yet, and not counted
     rounds: int = 0
-    cut_off: CutOff = field(default_factory=CutOff)  # by the last round
+    drawn: int = 0  # prompts, also those whose groups were cut off
+    cut_off: list[CutOff] = field(default_factory=list)
 
 
 def function_names(prompts: Sequence[Prompt]) -> tuple[str, ...]:
@@ -100,21 +101,22 @@ class StepSampler:
         while attempts.rounds < self.training.dynamic_sampling.max_rounds and any(
             (counts := prompts_to_draw(attempts.graded, self.training, due)).values()
         ):
-            first = len(attempts.graded) // self.training.samples_per_prompt
             sampled = self.prompt_sampler.draw(counts, step)
-            seed_of = partial(self._seed_of, step, first, sampled)
+            seed_of = partial(self._seed_of, step, attempts.drawn, sampled)
             wanted = attempts_at([each.prompt for each in sampled], self._sampling, seed_of)
             if self._sampling.lockstep:
                 finished = self.agent.run(in_lockstep(wanted, self._sampling, self.engine, self.agent))
                 self._add_waves(attempts, finished, step)
-            else:  # each group is graded as soon as it has finished; those that still run when the batch is full are cut off
+            else:  # each group is graded as soon as it has finished; those that still run when its task has enough are cut off
                 missing = missing_groups(attempts.graded, self.training, due)
-                full = FullBatch(missing, partial(self._grade, step), self.training)
+                tasks = [each.prompt.row.task for each in sampled]
+                full = FullBatch(missing, tasks, partial(self._grade, step), self.training)
                 cuttable, parts = self._cuttable(sampled), self._parts(sampled)
                 groups = EarlyStop(self._sampling, self.engine, self.agent, full, cuttable, parts)
                 cut_off = self.agent.run(groups.run(groups_of(wanted, self._sampling)))
                 self._add_groups(attempts, full, cut_off, sampled, step)
             attempts.rounds += 1
+            attempts.drawn += len(sampled)
         rollouts = self._select_rollouts(step, attempts, due)
         clock.lap("rollout")
         if self.teacher is not None:
@@ -173,7 +175,7 @@ class StepSampler:
         )
 
     def _seed_of(self, step: int, first: int, sampled: Sequence[SampledPrompt], position: int, sample: int) -> int:
-        """Return the seed of an attempt at a problem of a round; `first`: the number of problems attempted earlier in the step."""
+        """Return the seed of an attempt at a problem of a round; `first`: the number of problems drawn earlier in the step."""
         if (part := sampled[position].parts.get(sample)) is not None:
             return part.seed
         return sampling_seed(self.seed, "rollout", step, first + position, sample)
@@ -200,7 +202,7 @@ class StepSampler:
         self, attempts: _Attempts, full: FullBatch, cut_off: CutOff, sampled: Sequence[SampledPrompt], step: int
     ) -> None:
         """Add the groups of a free-running round, which were graded as they finished; put back the prompts that were cut off."""
-        attempts.cut_off = cut_off
+        attempts.cut_off.append(cut_off)
         finished = [each for at, each in enumerate(sampled) if at not in cut_off.positions]
         parts = {sampled[at].prompt.index: own for at, own in cut_off.parts.items()}
         self.prompt_sampler.put_back(sampled, [each.prompt.index for each in finished], parts)
