@@ -13,6 +13,7 @@ from dagrpo.config.overlay import changes, configuration_digest, flat, merged, w
 from dagrpo.config.schema import Params, parse
 from dagrpo.config.sweeps import Sweep
 from dagrpo.core.errors import UserError
+from dagrpo.core.experiment import as_params
 from dagrpo.pipeline.changes.executions import is_current, named
 from dagrpo.pipeline.dag import planned_jobs
 from dagrpo.pipeline.declaration import rated_splits
@@ -45,16 +46,17 @@ def test_another_ratio_is_another_job_of_sft_and_train_alone() -> None:
 def test_what_the_stages_record_is_together_the_whole_of_the_parameters(train: object) -> None:
     params = _params(train)
     recorded = [own_params(params, stage) for stage in all_stages().values()]
-    whole = parse(reduce(merged, recorded))
+    whole = parse(as_params(reduce(merged, recorded)))
     assert [own_params(whole, stage) for stage in all_stages().values()] == recorded
     assert whole.experiment.shares == params.experiment.shares
     given = {"experiment": {"train": params.experiment.train}}
     assert parse(merged(whole.model_dump(), given)) == params
     prepared = own_params(params, all_stages()["prepare"])
-    assert parse(merged(BOTH, prepared)).experiment.train_tasks == params.experiment.train_tasks
-    wrong = merged(params.model_dump(), {"experiment": {"train_tasks": ["gsm8k", "larger"]}})
-    with pytest.raises(UserError, match=r"unknown key `experiment\.train_tasks`"):
-        parse(wrong)
+    assert parse(as_params(merged(BOTH, prepared))).experiment.train_tasks == params.experiment.train_tasks
+    for tasks, read in ((list(params.experiment.train_tasks), dict), (["gsm8k", "larger"], as_params)):
+        given = merged(params.model_dump(), {"experiment": {"train_tasks": tasks}})
+        with pytest.raises(UserError, match=r"unknown key `experiment\.train_tasks`"):
+            parse(read(given))
 
 
 def test_what_is_prepared_and_rated_stays_current_with_another_ratio_and_is_recorded_with_it(

@@ -11,6 +11,7 @@ from tests.rollout import conversations
 from tests.rollout.problems import SINGLE_TURN
 
 from dagrpo.config.schema import Params
+from dagrpo.core.experiment import task_metric
 from dagrpo.evaluation.config import Scoring
 from dagrpo.evaluation.held_out_table import HELD_OUT
 from dagrpo.evaluation.scoring import score
@@ -110,7 +111,7 @@ def add_mixture(files: Files, tasks: Sequence[str] = ("gsm8k", "math")) -> Files
             if place == len(tasks):
                 of_task["reward_mean"][1:2] = np.nan
             for name, values in of_task.items():
-                table = table.append_column(f"task/{task}/{name}", pa.array(values))
+                table = table.append_column(task_metric(task, name), pa.array(values))
         write_parquet(path, table)
     return files
 

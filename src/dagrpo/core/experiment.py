@@ -64,6 +64,25 @@ def learned(train: Train, values: Sequence[T]) -> dict[str, T]:
     return {task: value for task, value in zip(tasks_of(train), values, strict=True) if task in shares or not shares}
 
 
+def as_params(recorded: Mapping[str, Any]) -> dict[str, Any]:
+    """Return recorded parameters as params.yaml has them.
+
+    Records of the stage prepare have `experiment.train_tasks` in place of `train` with its shares; it stays where the two differ.
+    """
+    experiment = recorded.get("experiment", {})
+    if not isinstance(tasks := experiment.get("train_tasks"), list) or not tasks:
+        return dict(recorded)
+    train = experiment.get("train", tasks[0] if len(tasks) == 1 else tasks)
+    if sorted(map(str, [train] if isinstance(train, str) else train)) != tasks:
+        return dict(recorded)
+    return {**recorded, "experiment": {k: v for k, v in experiment.items() if k != "train_tasks"} | {"train": train}}
+
+
+def task_metric(task: str, what: str) -> str:
+    """Return the name of a figure of one task in a mixture."""
+    return f"task/{task}/{what}"
+
+
 def tasks_among(names: Iterable[str]) -> list[str]:
     """Return the tasks of a mixture whose own metrics are among recorded ones, in their order; [] of a single task."""
     return list(dict.fromkeys(name.split("/")[1] for name in names if name.startswith("task/")))
@@ -93,18 +112,6 @@ class Experiment(Section):
         ["arithmetic"],
         description="Every task to prepare: all of `train` and of `evaluate`, each once. DVC needs this list.",
     )
-
-    @model_validator(mode="before")
-    @classmethod
-    def _read_recorded_tasks(cls, values: Any) -> Any:
-        """Drop the key `train_tasks`, which records of the stage prepare have in place of `train` with its shares."""
-        if not isinstance(values, dict) or not isinstance(tasks := values.get("train_tasks"), list):
-            return values
-        train = values.get("train", tasks[0] if len(tasks) == 1 else tasks)
-        named = [train] if isinstance(train, str) else [*train] if isinstance(train, list | dict) else []
-        if sorted(map(str, named)) != tasks:
-            return values
-        return {key: value for key, value in values.items() if key != "train_tasks"} | {"train": train}
 
     @property
     def train_tasks(self) -> tuple[str, ...]:

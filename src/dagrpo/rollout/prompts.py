@@ -128,9 +128,9 @@ def prompt_indices(
 ) -> list[int]:
     """Return `count` prompts of an endless sequence of shuffled epochs, from the place `first` (0-based) on.
 
-    They depend on the arguments alone, so a resumed run needs no saved position. An epoch's order depends on (seed, epoch) and
-    `task`, which is "" unless there are several: tasks of one size would be in step. Each prompt appears once per epoch. With pass rates, [total], an epoch goes from the highest to the lowest, and only prompts of equal pass rate are
-    shuffled.
+    They depend on the arguments alone, so a resumed run needs no saved position. An epoch's order depends on (seed, epoch) and `task`,
+    which is "" unless there are several: tasks of one size would be in step. Each prompt appears once per epoch. With pass rates,
+    [total], an epoch goes from the highest to the lowest, and only prompts of equal pass rate are shuffled.
     """
     indices: list[int] = []
     for epoch in range(first // total, (first + count - 1) // total + 1):

@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
+from dagrpo.core.experiment import task_metric
 from dagrpo.rewards.hacking import WINDOW, hacked
 from dagrpo.rollout.attempts_file import kept_rollouts
 from dagrpo.rollout.collect import FailedPrograms
-from dagrpo.trainer.batches.rollouts import Rollouts, task_metric
+from dagrpo.trainer.batches.rollouts import Rollouts
 from dagrpo.trainer.checks.suite import CheckSuite, Figures, storable
 from dagrpo.trainer.clock import Clock
 from dagrpo.trainer.metrics.step import CALLED, in_brief, rollout_rows, step_metrics, turn_timings

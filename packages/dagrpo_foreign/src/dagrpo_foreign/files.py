@@ -18,6 +18,7 @@ from dagrpo.checkpoints.source import open_checkpoint
 from dagrpo.checkpoints.tensors import Tensors
 from dagrpo.checkpoints.tokenizers import load_tokenizer
 from dagrpo.core.errors import TransientError, UserError
+from dagrpo.core.experiment import tasks_among
 from dagrpo.core.trajectory import Prompt
 from dagrpo.models.pictures import processor_of
 from dagrpo.rollout.prompts import PromptRenderer
@@ -165,7 +166,7 @@ def read_line(line: Mapping[str, Any], *, same: Mapping[str, str], trainer: str)
     """
     data = {name: math.nan if value is None else value for name, value in line["data"].items()}
     numbers = {name: value for name, value in data.items() if isinstance(value, int | float)}
-    ours = {name: name for name in numbers if name.startswith("task/")}
+    ours = {name: name for name in numbers if tasks_among([name])}
     return int(line["step"]), {
         ({**ours, **same}).get(name, f"{trainer}/{name}"): float(n) for name, n in numbers.items()
     }

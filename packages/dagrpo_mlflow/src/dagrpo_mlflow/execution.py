@@ -10,6 +10,7 @@ from typing import Any
 from dagrpo.config.overlay import configuration_of, merged
 from dagrpo.config.schema import parse
 from dagrpo.core.errors import UserError
+from dagrpo.core.experiment import as_params
 from dagrpo.utils.console import say
 from dagrpo.utils.environment import user
 from dagrpo.utils.files import digest_of, read_object, sha256_of
@@ -210,7 +211,7 @@ def _configuration(records: Iterable[Mapping[str, Any]]) -> Mapping[str, Any]:
         name = {"experiment": {"name": experiment_name(record)}}
         values = merged(merged(values, record.get("params", {})), name)
     try:
-        return configuration_of(parse(values, PROVENANCE))
+        return configuration_of(parse(as_params(values), PROVENANCE))
     except UserError:
         return {}
 

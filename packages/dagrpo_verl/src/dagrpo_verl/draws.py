@@ -14,6 +14,7 @@ from statistics import fmean
 from typing import IO
 
 from dagrpo.core.errors import TransientError, UserError
+from dagrpo.core.experiment import task_metric
 from dagrpo.trainer.sampling.usable import require_learnable
 from dagrpo.utils.files import read_json, remove, write_json
 
@@ -107,8 +108,8 @@ class Comparison:
             "tokens_mean": [each.tokens for each in learned],
             "no_signal_fraction": [len(each) == 1 for each in rewards],
         }
-        yield from ((f"task/{task}/{name}", fmean(values) if values else None) for name, values in means.items())
-        yield f"task/{task}/groups", len(own) / self.samples
+        yield from ((task_metric(task, name), fmean(values) if values else None) for name, values in means.items())
+        yield task_metric(task, "groups"), len(own) / self.samples
 
     def require(self, step: int) -> None:
         """Check a step, from 1, after all those before it.

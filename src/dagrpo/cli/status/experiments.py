@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from dagrpo.core.errors import UserError, nearest
-from dagrpo.core.experiment import tasks_among
+from dagrpo.core.experiment import task_metric, tasks_among
 from dagrpo.pipeline.changes.changes import Change, Changes, Kind
 from dagrpo.pipeline.changes.executions import ExecutionRecord, Today, experiments, named, read_record, stage_and_seed
 from dagrpo.pipeline.dag import expected
@@ -73,7 +73,7 @@ def _training(state: Path) -> Progress:
         return Progress(what=what, step=0, steps=steps)
     seconds = sum(step_seconds(step["seconds"]) for step in figures) / len(figures)
     done, last = len(finished), figures[-1]["metrics"]
-    names = {task: f"task/{task}/reward_mean" for task in tasks_among(last)}
+    names = {task: task_metric(task, "reward_mean") for task in tasks_among(last)}
     return Progress(
         what=what,
         step=done,

@@ -121,9 +121,10 @@ def rows_to_show(curve: Sequence[Mapping[str, float]]) -> list[tuple[str, str]]:
 
 def _of_task(task: str, steps: Sequence[Mapping[str, float]]) -> str:
     """Return a line on a task of a mixture: its reward, length and prompts without signal, means over steps, and its epochs."""
+    from dagrpo.core.experiment import task_metric
 
     def of(name: str) -> list[float]:
-        return [each for metrics in steps if (each := metrics.get(f"task/{task}/{name}", math.nan)) == each]
+        return [each for metrics in steps if (each := metrics.get(task_metric(task, name), math.nan)) == each]
 
     written = {
         "reward_mean": "{:.3f}",

@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import NullFormatter
 
-from dagrpo.core.experiment import tasks_among
+from dagrpo.core.experiment import task_metric, tasks_among
 from dagrpo.core.metrics import METRICS
 from dagrpo.report import style
 from dagrpo.report.curves import Curves, moving_average
@@ -246,7 +246,7 @@ def _lines(axes: Axes, curves: Curves, lines: Mapping[str, tuple[str, str]], win
 def _last_of_task(curves: Curves, task: str) -> str:
     """Return what the text alternative says of a task: its last figures, means over seeds."""
     labels = {"reward_mean": "reward", "tokens_mean": "tokens", "groups": "prompts", "epoch": "epochs"}
-    names = {label: f"task/{task}/{figure}" for figure, label in labels.items()}
+    names = {label: task_metric(task, figure) for figure, label in labels.items()}
     last = (
         f"{label} {number(moving_average(curves[name], 1)[:, -1].mean())}"
         for label, name in names.items()

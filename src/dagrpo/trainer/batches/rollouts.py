@@ -26,11 +26,6 @@ def version_of(finished: int) -> str:
     return f"step_{finished}"
 
 
-def task_metric(task: str, what: str) -> str:
-    """Return the name of a figure of one task in a mixture."""
-    return f"task/{task}/{what}"
-
-
 def steps_of(version: str) -> int:
     """Return the number of finished steps in weights of this name."""
     return int(version.removeprefix("step_"))

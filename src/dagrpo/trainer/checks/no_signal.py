@@ -17,7 +17,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from dagrpo.core.errors import UserError
-from dagrpo.core.experiment import tasks_among
+from dagrpo.core.experiment import task_metric, tasks_among
 from dagrpo.trainer.config.checks import Gates
 from dagrpo.trainer.state.records import keep
 from dagrpo.trainer.update.stats import OVERFLOWED, SKIPPED
@@ -95,11 +95,11 @@ class NoSignal:
         for each in WATCHED:
             row, limit = self._rows[each.count], self._limits[each.limit]
             self._rows[each.count] = [*row, metrics] if limit is not None and metrics[each.share] >= limit else []
-        groups = {task: metrics[f"task/{task}/groups"] for task in tasks_among(metrics)}
+        groups = {task: metrics[task_metric(task, "groups")] for task in tasks_among(metrics)}
         limit = self._limits["without_advantage"]
         self._most = self._params.steps_in_a_row * sum(groups.values())
         for task, number in groups.items():
-            lost = limit is not None and metrics.get(f"task/{task}/no_signal_fraction", limit) >= limit
+            lost = limit is not None and metrics.get(task_metric(task, "no_signal_fraction"), limit) >= limit
             self._groups[task] = self._groups.get(task, 0.0) + number if lost else 0.0
         return {**metrics, **{name: float(len(row)) for name, row in self._rows.items()}}
 

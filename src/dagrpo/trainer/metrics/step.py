@@ -11,11 +11,12 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
+from dagrpo.core.experiment import task_metric
 from dagrpo.core.image_tokens import picture_lengths
 from dagrpo.core.trajectory import Trajectory
 from dagrpo.core.types import CallStatus, Score, StopReason, ToolCall
 from dagrpo.rollout.build_table import Floats, discarded_table, training_table
-from dagrpo.trainer.batches.rollouts import Flags, Rollouts, task_metric
+from dagrpo.trainer.batches.rollouts import Flags, Rollouts
 from dagrpo.trainer.metrics.off_policy import off_policy_metrics
 from dagrpo.trainer.sampling.teacher import teacher_metrics
 from dagrpo.trainer.update.stats import OVERFLOWED, UpdateStats

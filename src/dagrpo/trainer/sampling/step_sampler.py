@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from dagrpo.core.experiment import task_metric
 from dagrpo.core.trajectory import GREEDY, GradedTrajectory, Prompt, Trajectory
 from dagrpo.engine.interface import RolloutEngine
 from dagrpo.rewards.components import COMPONENTS
@@ -28,7 +29,7 @@ from dagrpo.rollout.mixture import evenly_ordered
 from dagrpo.rollout.open_agent import OpenAgent
 from dagrpo.rollout.sampling import sampling_seed
 from dagrpo.rollout.schedule import attempts_at, groups_of, in_lockstep
-from dagrpo.trainer.batches.rollouts import Rollouts, task_metric
+from dagrpo.trainer.batches.rollouts import Rollouts
 from dagrpo.trainer.clock import Clock
 from dagrpo.trainer.config.training import Training
 from dagrpo.trainer.sampling.dynamic_sampling import FullBatch, figures, missing_groups, prompts_to_draw, used_groups

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from dagrpo.config.schema import Params
 from dagrpo.core.errors import UserError, nearest
 from dagrpo.core.escape import brief
+from dagrpo.core.experiment import as_params
 from dagrpo.data.reading import file_and_column
 from dagrpo.pipeline.changes.executions import ExecutionRecord, experiments, read_record
 from dagrpo.pipeline.dag import expected
@@ -112,7 +113,7 @@ def recorded_params(records: "Sequence[ExecutionRecord] | Sequence[Recorded]", *
                 f"{records[0].experiment}: {different}, since the stages ran with different ones ({what}): run "
                 "`snakemake --cores all target` again."
             ) from None
-    return whole
+    return as_params(whole)
 
 
 class _Different(ValueError):
