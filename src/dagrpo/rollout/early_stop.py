@@ -1,4 +1,4 @@
-"""Free-running groups, judged as they finish, until there are enough.
+"""Free-running groups, judged as they finish, until enough count.
 
 The rest is cut off: its requests are aborted at the engine. What was sampled for it is either thrown away, or returned as parts, which
 a later round continues. trainer/sampling/dynamic_sampling.py decides which groups count.
