@@ -165,14 +165,14 @@ EVIL = "<img src=x onerror=alert(1)> [click](http://x)"
         {**WRITTEN, "means": {"sums": {}}},
         {**WRITTEN, "candidates": [CANDIDATE, CANDIDATE], "means": {"sums": {"greedy": [0.5, 0.5]}}},
         *(
-            {**WRITTEN, "candidates": [{**CANDIDATE, **own}]}
-            for own in (
-                {"tasks": {EVIL: ESTIMATE}},
-                {"tasks": {}},
-                {"policy": EVIL},
-                {"policy": "base"},
-                {"score": 9.0},
-                {"share": "1"},
+            {**WRITTEN, "candidates": [{**CANDIDATE, key: value}]}
+            for key, value in (
+                ("tasks", {EVIL: ESTIMATE}),
+                ("tasks", {}),
+                ("policy", EVIL),
+                ("policy", "base"),
+                ("score", 9.0),
+                ("share", "1"),
             )
         ),
     ],

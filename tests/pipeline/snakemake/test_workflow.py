@@ -134,8 +134,8 @@ def test_a_job_that_samples_from_kept_policies_needs_what_one_of_them_needs(
 ) -> None:
     """Of the checkpoints and differences among its inputs one policy at a time is loaded; choose writes one."""
     monkeypatch.chdir(tmp_path)
-    given = {"training": {"keep_policies": {"every": 20}}, "evaluation": {"policies": {"every": 20}, "choose": "best"}}
-    params = parse(merged(given, {"data": {"held_out_validation": 10}, "training": {"steps": 60}}))
+    chosen = {"training": {"keep_policies": {"every": 20}}, "evaluation": {"policies": {"every": 20}, "choose": "best"}}
+    params = parse(merged(chosen, {"data": {"held_out_validation": 10}, "training": {"steps": 60}}))
     experiment = workflow.Experiment(params, OverrideRun(folder="mine", overrides={}))
     run, size = Path("results/mine/runs/seed_0"), 4_000_000_000
     for folder in ("sft", "initial", "kept", "exported", "policy"):

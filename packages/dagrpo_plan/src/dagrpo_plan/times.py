@@ -150,8 +150,9 @@ def _runs(stage: str, params: Params) -> int:
 def _policies(params: Params, stage: str) -> int:
     """Return how many policies each run samples from."""
     evaluation, training = params.evaluation, params.training
-    several = {SAMPLE_KEPT: evaluation.steps(training), VALIDATE: evaluation.candidates(training)}
-    return len(several.get(stage, [stage]))
+    if stage == SAMPLE_KEPT:
+        return len(evaluation.steps(training))
+    return len(evaluation.candidates(training)) if stage == VALIDATE else 1
 
 
 def _estimated(stage: str, params: Params, steps: int, parts: Mapping[str, float], rate: float) -> StageSeconds:

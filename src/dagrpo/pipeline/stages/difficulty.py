@@ -61,8 +61,16 @@ def raw(params: Params, wildcards: Wildcards) -> list[str]:
 
 
 def needs(runtime: Runtime) -> Needs:
-    engine, resources = runtime.engine, {"memory_mb": 4000, "memory_per_byte": 3, "minutes": 240, "minutes_per_gb": 30}
-    return Needs(threads=2, beside=engine.all_threads, gpus=engine.gpus, **resources)
+    engine = runtime.engine
+    return Needs(
+        threads=2,
+        beside=engine.all_threads,
+        gpus=engine.gpus,
+        memory_mb=4000,
+        memory_per_byte=3,
+        minutes=240,
+        minutes_per_gb=30,
+    )
 
 
 STAGE = Stage(

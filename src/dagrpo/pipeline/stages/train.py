@@ -169,7 +169,7 @@ def needs(runtime: Runtime) -> Needs:
             own += engine.gpus
         else:
             shared.append(engine.gpus)
-    resources = {"memory_mb": 6000, "memory_per_byte": 12, "minutes": 1440, "minutes_per_gb": 240}
+    resources: dict[str, Any] = {"memory_mb": 6000, "memory_per_byte": 12, "minutes": 1440, "minutes_per_gb": 240}
     return Needs(threads=threads, beside=runtime.engine.all_threads, gpus=max(shared) + own, **resources)
 
 
