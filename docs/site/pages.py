@@ -183,8 +183,10 @@ def _differences(script: Script) -> Iterator[str]:
 
 
 def _allowed(property_schema: dict[str, Any]) -> str:
-    options = property_schema.get("anyOf", property_schema.get("oneOf", [property_schema]))
-    return " or ".join(_one_allowed(option) for option in options)
+    for alternatives in ("anyOf", "oneOf"):  # one may be among the other
+        if options := property_schema.get(alternatives):
+            return " or ".join(map(_allowed, options))
+    return _one_allowed(property_schema)
 
 
 def _one_allowed(option: dict[str, Any]) -> str:

@@ -40,11 +40,11 @@ def test_the_page_shows_them_as_a_curve_and_a_table_where_there_are_any(experime
     page = Checker(render(page_of(make_experiment(tmp_path / "kept", kept=KEPT))))
     page.require_whole()
     assert (
-        "Figure 6. Score after each evaluated step. The base policy at step 0, the policies kept after the steps 6, 9,"
+        "Figure 6. Score after each evaluated step. The base policy at step 0, what was kept after steps 6, 9,"
         in page.text
     )
     assert "step_9, after step 9: " in page.text
-    assert "Table 3. Scores of the policies of chosen steps" in page.text
+    assert "Table 3. Scores of kept policies" in page.text
 
 
 def _choosing(root: Path, spreads: tuple[float, ...] = (0.125, 0.375)) -> Files:

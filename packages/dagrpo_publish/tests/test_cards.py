@@ -159,4 +159,4 @@ def test_the_card_of_the_chosen_policy_says_how_it_was_chosen() -> None:
     card = _card("chosen", training={"steps": 200})
     assert "interval 24.9 to 75.1)" in card, "0.25 and 1.96 * 0.01 by squares"
     assert "The policy after step 40 is the best of 2 by greedy accuracy on validation rows (64 of arithmetic)" in card
-    assert "by a standard deviation of 1.0 points on arithmetic: its intervals hold that." in card
+    assert "by a standard deviation of 1.0 points on arithmetic: its intervals on this task hold that." in card

@@ -109,7 +109,9 @@ def opened_policy(run: Path, policy: str, root: Path = Path()) -> Iterator[Path]
     from dagrpo.checkpoints.kept import steps
 
     number, kept = int(step.group(1)), run / "kept"
-    there = steps(kept) if (kept / MANIFEST).is_file() else []
+    if not (kept / MANIFEST).is_file():
+        raise UserError(f"{kept} is not there: run {run.parents[1].name} to the end of its stage train.")
+    there = steps(kept)
     if number not in there:
         known = f"but of {', '.join(map(str, there))}" if there else "nor of any other step"
         raise UserError(

@@ -215,7 +215,7 @@ def sentence(choice: Mapping[str, Any]) -> str:
         f"{named(own['policy'])} is the best of {len(candidates)} by greedy accuracy on validation rows ({rows}), which were neither "
         f"trained on nor tested: {100 * own['score']:.1f}%. Other validation rows would choose another one in "
         f"{1 - own['share']:.0%} of bootstrap draws, which moves the greedy accuracy by a standard deviation of {added}: its "
-        "intervals hold that."
+        f"intervals on {'this task' if len(choice['means']) == 1 else 'these tasks'} hold that."
     )
 
 

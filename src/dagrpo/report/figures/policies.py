@@ -84,8 +84,10 @@ def _panel(axes: Axes, scores: PolicyScores) -> list[Hover]:
     axes.fill_between(scores.steps, low, high, color=colour, alpha=0.13, linewidth=0)
     axes.plot(scores.steps, [each.value for each in scores.estimates], color=colour, marker=".", linewidth=1.8)
     axes.set_title(f"{scores.label}: {metric_label(scores.metric)}")
-    axes.set_ylim(0, 1)
-    axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+    lowest, highest = min(*low, scores.by_seed.min()), max(*high, scores.by_seed.max())
+    room = max(0.05 * (highest - lowest), 0.005)
+    axes.set_ylim(max(0.0, lowest - room), min(1.0, highest + room))
+    axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=None))
     step_axis(axes)
     middles = [(one + other) / 2 for one, other in zip(scores.steps, scores.steps[1:], strict=False)]
     edges = [float(scores.steps[0]), *middles, float(scores.steps[-1])]
@@ -113,11 +115,12 @@ def _course(scores: PolicyScores) -> str:
 
 
 def _caption(scores: PolicyScores) -> str:
-    steps = ", ".join(map(str, scores.steps[1:-1]))
+    kept = scores.steps[1:-1]
+    steps = f"step{'s' * (len(kept) > 1)} {', '.join(map(str, kept))}"
     lines = "One line per seed, and their mean" if len(scores.seeds) > 1 else "The score"
     over = "problems and seeds" if len(scores.seeds) > 1 else "problems"
     return (
-        f"The base policy at step 0, the policies kept after the steps {steps}, and the trained policy at the last step, on the same "
+        f"The base policy at step 0, what was kept after {steps}, and the trained policy at the last step, on the same "
         f"test problems with the same sampling seeds. {lines} with a {100 * scores.confidence:g}% interval over {over}. The highest "
         "point is chosen after looking at these problems: its score is too optimistic for the policy of that step."
     )

@@ -110,7 +110,7 @@ class Training(Section):
         | None
     ) = Field(
         None,
-        description="Keep the policy after these steps, besides the last one: {every: 20}, or a list of steps. Each is kept in "
+        description="Keep the policies after these steps, beside the trained one: {every: 20}, or a list of steps. Each is kept in "
         "rollout.dtype, an adapter merged, as its difference to the one before. null: none.",
     )
     evaluation_problems: Annotated[int, Field(ge=1, le=LARGEST_BATCH)] = Field(
