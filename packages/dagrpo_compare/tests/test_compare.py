@@ -15,13 +15,14 @@ from packages.dagrpo_compare.tests.conftest import Scored
 from tests.pipeline.changes.made_up import Project
 from typer.testing import CliRunner
 
+from dagrpo.api.results import load_scores
 from dagrpo.cli.application import app
 from dagrpo.core.errors import UserError
 from dagrpo.core.trajectory import GREEDY
 from dagrpo.evaluation.choice import with_choice
 from dagrpo.evaluation.outcomes import WITHOUT_PICTURES
 from dagrpo.utils.console import plain_console
-from dagrpo.utils.files import read_json, write_json
+from dagrpo.utils.files import read_json, sha256_of, write_json
 from dagrpo.utils.tables import read_parquet, write_parquet
 from dagrpo_compare.command import others, render, render_parts, scope, verdict
 from dagrpo_compare.comparison import Difference, compare, differences, unfinished
@@ -126,6 +127,22 @@ def test_an_at_names_the_policy_of_a_step_also_two_of_one_experiment(results: Pa
     assert compare(["one@base", "results/two@40"]).names == ("one@base", "two@40")
     with pytest.raises(UserError, match=r"results/one has no scores of step_40: add it to evaluation\.policies"):
         compare(["one@40", "two@40"])
+
+
+def test_scores_of_a_kept_policy_of_an_earlier_training_are_read_by_nothing(results: Path) -> None:
+    for task in results.glob("two/runs/*/eval/*"):
+        run, scores = task.parents[1], shutil.copytree(task / "base", task / "step_40")
+        write_json(run / "kept/manifest.json", {"policies": {"40": {}}})
+        read = {f"results/two/runs/{run.name}/kept/manifest.json": sha256_of(run / "kept/manifest.json")}
+        record = {"stage": "sample_kept", "experiment": "two", "inputs": read, "outputs": {}}
+        write_json(scores / "completions.provenance.json", record)
+    assert compare(["two@40", "two"]).names == ("two@40", "two")
+    assert "step_40" in load_scores("two")["policy"].to_pylist()
+    for manifest in results.glob("two/runs/*/kept/manifest.json"):
+        write_json(manifest, {"policies": {"40": {}, "60": {}}})
+    with pytest.raises(UserError, match="has no scores of step_40"):
+        compare(["two@40", "two"])
+    assert {*load_scores("two")["policy"].to_pylist()} == {"base", "trained"}
 
 
 def test_the_chosen_policy_has_the_choice_in_its_intervals_on_either_side(results: Path) -> None:

@@ -13,6 +13,8 @@ from dagrpo.core.errors import UserError, nearest
 from dagrpo.evaluation.outcomes import SCORES
 from dagrpo.rollout.table import read_table
 from dagrpo.trainer.run import step_file
+from dagrpo.utils.files import read_object, sha256_of
+from dagrpo.utils.manifest import MANIFEST
 from dagrpo.utils.tables import read_parquet
 
 
@@ -23,7 +25,8 @@ def load_scores(experiment: str, *, root: str | Path = ".") -> pa.Table:
     `problem_index`, `sample_index` (-1: greedy), `extracted`, `verdict`, `correct`, `completion_tokens`, `completion`,
     `question`, `ground_truth` and others. `root` is the project's folder. Raises UserError if nothing is scored yet, or a file is damaged.
     """
-    files = [path for run in runs_of(experiment, root) for path in sorted(run.glob("eval/*/*/scores.parquet"))]
+    found = [path for run in runs_of(experiment, root) for path in sorted(run.glob("eval/*/*/scores.parquet"))]
+    files = [path for path in found if are_current(path)]
     if not files:
         raise UserError(f"{experiment} has no scores yet: run it to its stage score.")
     tables = [
@@ -31,6 +34,16 @@ def load_scores(experiment: str, *, root: str | Path = ".") -> pa.Table:
         for path in files
     ]
     return pa.concat_tables(tables)
+
+
+def are_current(scores: Path) -> bool:
+    """Return False for scores of a kept or chosen policy of an earlier training: no stage makes them again once nothing asks for it."""
+    run, record = scores.parents[3], scores.with_name("completions.provenance.json")
+    if scores.parent.name in ("base", "trained") or not record.is_file():
+        return True
+    read = {Path(path).parts[-3:]: digest for path, digest in read_object(record)["inputs"].items()}
+    there = [run / folder / MANIFEST for folder in ("kept", "chosen")]
+    return all(read.get(path.parts[-3:]) in (None, sha256_of(path)) for path in there if path.is_file())
 
 
 def load_metrics(experiment: str, *, root: str | Path = ".") -> pa.Table:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dagrpo.api.policy import split_policy
+from dagrpo.api.results import are_current
 from dagrpo.config.overlay import flat
 from dagrpo.core.errors import UserError, nearest
 from dagrpo.core.trajectory import GREEDY
@@ -84,7 +85,7 @@ def read_evaluated(name: str, policy: str) -> Evaluated:
     name, other = split_policy(name)
     policy = other or policy
     folder = Path(name) if Path(name).is_dir() and Path(name).parent != Path() else RESULTS / name
-    files = sorted(folder.glob(f"**/seed_*/eval/*/{policy}/scores.parquet"))
+    files = [path for path in sorted(folder.glob(f"**/seed_*/eval/*/{policy}/scores.parquet")) if are_current(path)]
     if not files and folder.is_dir() and other:
         raise UserError(
             f"{folder} has no scores of {other}: add it to evaluation.policies, run the experiment, then compare it."
