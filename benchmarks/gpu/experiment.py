@@ -21,7 +21,7 @@ from dagrpo.utils.run_info import GROUP, read_times, step_seconds
 EXPERIMENT = "smollm2_135m_gsm8k_gpu"
 TOY: dict[str, Any] = {
     "sft": {"steps": 3, "learning_rate_warmup_steps": 1},
-    "training": {"steps": 1, "evaluate_every": 0, "mini_batches": 1},
+    "training": {"steps": 1, "evaluate_every": 0, "mini_batches": 1, "keep_policies": None},
     "algorithm": {"kl": {"coefficient": 0.0}},
 }
 # Of several GPUs: a server on each beside the trainer's processes, servers with a GPU to themselves, and a server on two.

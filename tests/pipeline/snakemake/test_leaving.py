@@ -9,6 +9,7 @@ from tests.pipeline.snakemake import clones
 from typer.testing import CliRunner
 
 from dagrpo.cli.application import app
+from dagrpo.utils.files import sha256_of
 from dagrpo.utils.tables import read_parquet, write_parquet
 from dagrpo_publish.crate.reading import read_crate
 
@@ -54,7 +55,10 @@ def test_a_published_policy_is_loaded_by_the_libraries_of_the_hub(folder: Path) 
 
 def test_problems_of_other_people_and_secrets_are_not_published(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     card = Path("data", clones.NAME, "arithmetic/card.json")
+    before = sha256_of(card)
     card.write_text(card.read_text().replace('"origin": "generator"', '"origin": "hub"'))
+    record = card.with_name("provenance.json")
+    record.write_text(record.read_text().replace(before, sha256_of(card)))
     _ran("publish", clones.NAME, "--to", "folder:out/policy")
     for path in Path("out/policy-rollouts").rglob("*.parquet"):
         table = read_parquet(path)
